@@ -1,0 +1,1 @@
+"""What each command does; the scripts in tools/ only call these."""

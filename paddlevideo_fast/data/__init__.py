@@ -1,0 +1,1 @@
+"""Records, frame plans, readers and the clip dataset: everything before the device, without paddle."""

@@ -1,0 +1,121 @@
+"""What a reader is asked and what it answers: the vocabulary every reader shares.
+
+Frame indices count from 0 in presentation order: index 7 is the eighth picture a viewer sees, whatever the
+container, the codec's reordering or the time stamps say. Sizes are those of the picture as shown, rotation applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Union
+
+import numpy as np
+
+
+class VideoInfo(NamedTuple):
+    """The facts about one video a plan is drawn from.
+
+    Attributes:
+        num_frames: Frames a viewer would see, at least 1.
+        fps: Mean frames per second; 0.0 where the source has no time (a folder of images).
+        width: Pixels, after rotation.
+        height: Pixels, after rotation.
+        duration: Seconds; 0.0 where the source has no time.
+    """
+
+    num_frames: int
+    fps: float
+    width: int
+    height: int
+    duration: float
+
+
+class CropBox(NamedTuple):
+    """A rectangle of the shown picture, in pixels; ``x`` and ``y`` are its left top corner."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class View:
+    """One clip wanted from a video.
+
+    Attributes:
+        indices: Frame indices, int [T], in any order, repeats allowed.
+        crop: The part of the picture to take; None takes all of it.
+        flip: Mirror left and right, after the crop.
+    """
+
+    indices: Sequence[int] | np.ndarray
+    crop: CropBox | None = None
+    flip: bool = False
+
+
+@dataclass(frozen=True)
+class FrameFolder:
+    """A video stored as one image file a frame.
+
+    Attributes:
+        path: The folder.
+        template: File name with one format field, e.g. ``img_{:05d}.jpg``; None finds the images in the folder.
+        start: Number of the first file; None takes the lowest found.
+        num_frames: Frames an annotation promises; None counts the files.
+    """
+
+    path: str
+    template: str | None = None
+    start: int | None = None
+    num_frames: int | None = None
+
+
+Source = Union[str, Path, bytes, BinaryIO, FrameFolder]
+
+
+def describe_source(source: Source) -> str:
+    """Returns a short name of a source for messages: its path, or what kind of object it is."""
+    if isinstance(source, FrameFolder):
+        return source.path
+    if isinstance(source, bytes):
+        return f"<{len(source)} bytes in memory>"
+    if isinstance(source, (str, Path)):
+        return str(source)
+    return str(getattr(source, "name", f"<{type(source).__name__}>"))
+
+
+class VideoError(RuntimeError):
+    """A video cannot be read. The message names the source and says why in words."""
+
+    def __init__(self, source: Source, reason: str):
+        super().__init__(f"{describe_source(source)}: {reason}")
+        self.source, self.reason = source, reason
+
+    def __reduce__(self):  # workers send errors to the parent process
+        name = self.source if isinstance(self.source, (str, Path, FrameFolder)) else describe_source(self.source)
+        return type(self), (name, self.reason)
+
+
+class InexactReaderError(VideoError):
+    """This reader cannot promise the right frames of this file; another reader should take it."""
+
+
+def check_views(source: Source, info: VideoInfo, views: Sequence[View], size: tuple[int, int] | None) -> None:
+    """Raises VideoError if a view asks for a frame or a region that the video does not have."""
+    for view in views:
+        indices = np.asarray(view.indices)
+        if indices.ndim != 1 or indices.size == 0 or not np.issubdtype(indices.dtype, np.integer):
+            raise VideoError(source, f"indices must be a non-empty list of integers, got {view.indices!r}")
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= info.num_frames:
+            bad = low if low < 0 else high
+            raise VideoError(source, f"frame {bad} is outside 0..{info.num_frames - 1}")
+        if view.crop is not None:
+            x, y, width, height = view.crop
+            if x < 0 or y < 0 or width < 1 or height < 1 or x + width > info.width or y + height > info.height:
+                raise VideoError(source, f"{view.crop} is outside the {info.width}x{info.height} picture")
+    if size is not None and (len(size) != 2 or min(size) < 1):
+        raise VideoError(source, f"size must be (height, width) of at least 1 pixel, got {size}")

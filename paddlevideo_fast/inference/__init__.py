@@ -1,0 +1,1 @@
+"""Predicting videos without labels."""

@@ -1,0 +1,1 @@
+"""Preparing data sets: frames, lists and the embedded demo videos."""
