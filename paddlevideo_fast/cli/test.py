@@ -1,0 +1,66 @@
+"""``tools/test.py``: evaluate weights on the test set."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from paddlevideo_fast.cli.options import config_parser, fail
+from paddlevideo_fast.cli.runtime import prepare
+
+logger = logging.getLogger("paddlevideo_fast")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parses the command line, evaluates and writes ``results.json``."""
+    parser = config_parser(
+        "Evaluate weights on data.test, all views of every video, and write output_dir/results.json.",
+        weights_required=True,
+    )
+    args = parser.parse_args(argv)
+
+    notes = prepare()
+    from paddlevideo_fast.arguments import ArgumentError
+    from paddlevideo_fast.config import ConfigError, load_config
+    from paddlevideo_fast.data.annotations import AnnotationError
+
+    try:
+        config = load_config(args.config, args.override)
+    except ConfigError as error:
+        raise fail(error) from None
+
+    from paddlevideo_fast.engine.build import build_augment, build_evaluation, build_model, build_task
+    from paddlevideo_fast.engine.distributed import start_ranks
+    from paddlevideo_fast.engine.evaluate import EvaluationError, evaluate
+    from paddlevideo_fast.engine.log import setup_logging
+    from paddlevideo_fast.engine.precision import Precision
+    from paddlevideo_fast.loaders.paddle_loader import LoaderError
+    from paddlevideo_fast.models.weights.load import WeightsError, load_weights
+
+    ranks = start_ranks()
+    output_dir = Path(config.output_dir)
+    setup_logging(ranks.rank, output_dir)
+    for note in notes:
+        logger.info("%s", note)
+    expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, LoaderError, EvaluationError)
+    try:
+        task = build_task(config)
+        data = build_evaluation(config, "test", args.config, task, ranks)
+        model = build_model(config)
+        load_weights(model, args.weights)
+        forward = Precision(config.amp).wrap(model)
+        result = evaluate(model, forward, task, data, ranks, build_augment(config, "test"))
+    except (*expected, FileNotFoundError) as error:
+        raise fail(error) from None
+    if not ranks.is_first:
+        return
+    path = output_dir / "results.json"
+    path.write_text(json.dumps({**result.metrics, "failed": result.failures}, indent=2, ensure_ascii=False) + "\n")
+    logger.info(
+        "test  %s", "  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.metrics.items())
+    )
+    logger.info("wrote %s", path.absolute())
+    if result.failures:
+        lines = "\n  ".join(result.failures)
+        raise SystemExit(f"error: {len(result.failures)} records could not be read and are in no metric:\n  {lines}")

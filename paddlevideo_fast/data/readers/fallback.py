@@ -1,0 +1,70 @@
+"""A reader that hands the files another reader refuses to a second one."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..video import InexactReaderError, Source, VideoInfo, View
+from .reader import Reader, Video
+
+logger = logging.getLogger("paddlevideo_fast")
+
+
+class FallbackReader(Reader):
+    """Reads with ``first``; a source it raises InexactReaderError for is read with ``second`` instead.
+
+    Attributes:
+        fallbacks: How often each reason led to the second reader, in this process.
+    """
+
+    def __init__(self, first: Reader, second: Reader):
+        self.first, self.second = first, second
+        self.name, self.package = first.name, first.package
+        self.fallbacks: Counter[str] = Counter()
+
+    def open(self, source: Source) -> Video:
+        try:
+            return FallbackVideo(self, self.first.open(source))
+        except InexactReaderError as error:
+            return self.take_over(source, error)
+
+    def take_over(self, source: Source, error: InexactReaderError) -> Video:
+        """Counts and logs a refusal, and opens the source with the second reader."""
+        self.fallbacks[error.reason] += 1
+        if self.fallbacks[error.reason] == 1:
+            logger.warning("%s; reading this and all such files with %r", error, self.second.name)
+        return self.second.open(source)
+
+
+class FallbackVideo(Video):
+    """A video of the first reader, exchanged for one of the second if a refusal comes while reading."""
+
+    def __init__(self, reader: FallbackReader, video: Video):
+        self._reader, self._video = reader, video
+        self.source = video.source
+
+    @property
+    def info(self) -> VideoInfo:
+        return self._video.info
+
+    @property
+    def damage(self) -> str | None:
+        return self._video.damage
+
+    def read(self, views: Sequence[View], size: tuple[int, int] | None = None) -> list[np.ndarray]:
+        try:
+            return self._video.read(views, size)
+        except InexactReaderError as error:
+            self._video.close()
+            self._video = self._reader.take_over(self.source, error)
+            return self._video.read(views, size)
+
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        return self._video.pictures(indices)
+
+    def close(self) -> None:
+        self._video.close()

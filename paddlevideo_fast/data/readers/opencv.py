@@ -1,0 +1,127 @@
+"""OpenCV's FFmpeg back end, read forward without seeking, behind a guard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..video import InexactReaderError, Source
+from .packets import TIMED, PacketIndex, scan_packets
+from .reader import Reader, Video, load_package
+from .sources import resolve
+
+
+class OpencvReader(Reader):
+    """Reads files through ``cv2.VideoCapture``, from the first picture to the last wanted one.
+
+    How many frames there are is judged from the packets, listed by PyAV; files in doubt are refused, and so is
+    memory (bytes, file objects), which the back end does not open.
+
+    Args:
+        threads: Decoder threads; 0 lets FFmpeg choose.
+    """
+
+    name = "opencv"
+    package = "cv2"
+    may_refuse = True
+
+    def __init__(self, threads: int = 1):
+        self.threads = threads
+
+    def open(self, source: Source) -> OpencvVideo:
+        return OpencvVideo(source, self.threads)
+
+
+class OpencvVideo(Video):
+    def __init__(self, source: Source, threads: int):
+        # Read once, when OpenCV first opens a video; 8 is FFmpeg's "fatal".
+        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "8")
+        load_package("cv2", "opencv")
+        load_package("av", "opencv")
+        self.source, self._threads, self._capture = source, threads, None
+        self._place = resolve(source)
+        if not isinstance(self._place, str):
+            raise refusal(source, "it opens files only, not memory")
+        index = self._index = scan_packets(source, self._place)
+        reason = inexactness(index)
+        if reason is not None:
+            raise refusal(source, reason)
+        self.info = index.info(len(index.shown_pts), (int(index.shown_pts[0]), int(index.shown_pts[-1])))
+        try:
+            self._restart()
+            if self._retrieve().shape[:2] != (self.info.height, self.info.width):
+                raise refusal(source, "it shows pictures of another size")
+        except BaseException:
+            self.close()
+            raise
+
+    def _restart(self) -> None:
+        import cv2
+
+        self.close()
+        self._capture = cv2.VideoCapture(self._place, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, self._threads])
+        self._position = -1
+        if not self._capture.isOpened():
+            raise refusal(self.source, "it does not open the file")
+        self._grab(0)
+        self._start = self._capture.get(cv2.CAP_PROP_POS_MSEC)
+
+    def _grab(self, index: int) -> None:
+        while self._position < index:
+            if not self._capture.grab():
+                raise refusal(self.source, "it ends before the last frame")
+            self._position += 1
+
+    def _check_time(self, index: int) -> None:
+        """OpenCV passes over data that does not decode; the time of a picture shows that some are missing."""
+        import cv2
+
+        if self._index.container not in TIMED:
+            return
+        times = self._index.shown_pts
+        wanted = float((times[index] - times[0]) * self._index.time_base) * 1000
+        gap = float(np.diff(times).min() * self._index.time_base) * 1000 if len(times) > 1 else 1.0
+        if abs(self._capture.get(cv2.CAP_PROP_POS_MSEC) - self._start - wanted) > gap / 2:
+            raise refusal(self.source, "pictures are missing from what it shows")
+
+    def _retrieve(self) -> np.ndarray:
+        import cv2
+
+        done, picture = self._capture.retrieve()
+        if not done:
+            raise refusal(self.source, "it does not decode a wanted frame")
+        return cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
+
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        for index in indices:
+            if index < self._position:
+                self._restart()
+            self._grab(index)
+            self._check_time(index)
+            yield index, self._retrieve()
+
+    def close(self) -> None:
+        if self._capture is not None:
+            self._capture.release()
+        self._capture = None
+
+
+def inexactness(index: PacketIndex) -> str | None:
+    """Returns why OpenCV's frames of a file may be wrong; None if they are right."""
+    if index.num_streams > 1:
+        return "several video streams"
+    if index.damage:
+        return "the file is damaged"
+    if index.doubt():
+        return index.doubt()
+    if index.mirrored:
+        return "a mirrored picture"
+    if index.discard.any():
+        return "an edit list hides pictures"
+    return None
+
+
+def refusal(source: Source, reason: str) -> InexactReaderError:
+    return InexactReaderError(source, f"opencv cannot promise the right frames: {reason}; use the 'pyav' reader")

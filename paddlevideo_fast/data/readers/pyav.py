@@ -1,0 +1,151 @@
+"""The plain reference: PyAV decodes from the first picture to the last wanted one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..video import Source, VideoError, VideoInfo
+from .packets import TIMED, open_stream, scan_packets
+from .pictures import make_converter, orient
+from .reader import Reader, Video, load_package
+from .sources import resolve
+
+# Streams without an index may begin anywhere, as a recording of a broadcast does.
+STREAMING = ("mpegts", "mpeg", "mpegvideo", "m4v", "h264", "hevc")
+
+
+class PyavReader(Reader):
+    """Reads every file FFmpeg can decode, frame after frame from the start.
+
+    Args:
+        threads: Decoder threads; 0 lets FFmpeg choose.
+    """
+
+    name = "pyav"
+    package = "av"
+
+    def __init__(self, threads: int = 1):
+        self.threads = threads
+
+    def open(self, source: Source) -> PyavVideo:
+        load_package("av", self.name)
+        return PyavVideo(source, self.threads)
+
+
+class PyavVideo(Video):
+    """A video decoded in order; reading on from where the last read ended does not start over.
+
+    The frame count comes from the packets where each is one picture, and from decoding the file once where that is
+    in doubt. A damaged file has the frames that come before the damage, or raises when one after it is wanted.
+    """
+
+    def __init__(self, source: Source, threads: int = 1):
+        self.source = source
+        self._place, self._threads = resolve(source), threads
+        self._decoder: Iterator[Any] = iter(())
+        self._next, self._held = 0, (-1, None)
+        self._index = scan_packets(source, self._place)
+        self.damage = self._index.damage
+        count, times = self._count()
+        timed = self._index.container in TIMED and self._index.doubt() is None
+        self._times = self._index.shown_pts if timed else None
+        self.info = self._index.info(count, times)
+        self._convert = make_converter()
+
+    def _count(self) -> tuple[int, tuple[int, int] | None]:
+        """Returns the number of frames shown, and the first and last time if known."""
+        index = self._index
+        if index.doubt() is None:
+            return len(index.shown_pts), (int(index.shown_pts[0]), int(index.shown_pts[-1]))
+        count, times = 0, None
+        try:
+            for frame in self._decode():
+                count += 1
+                if frame.pts is not None:
+                    low, high = times or (frame.pts, frame.pts)
+                    times = min(low, frame.pts), max(high, frame.pts)
+        except VideoError as error:
+            self.damage = self.damage or error.reason
+        if count == 0:
+            raise VideoError(self.source, f"no frame decodes ({self.damage or index.doubt()})")
+        if index.irregular is None and count < len(index.shown_pts):
+            self.damage = self.damage or f"{len(index.shown_pts) - count} of {len(index.shown_pts)} pictures are lost"
+        return count, times
+
+    def _decode(self) -> Iterator[Any]:
+        tolerant = not self._index.starts_with_key and self._index.container in STREAMING
+        return decode_stream(self.source, self._place, self._threads, tolerant)
+
+    def _advance(self, index: int) -> Any:
+        """Returns the frame at ``index``, decoding forward from the current position."""
+        frame = None
+        while self._next <= index:
+            try:
+                frame, reason = next(self._decoder, None), "no more pictures"
+            except VideoError as error:
+                frame, reason = None, error.reason
+            if frame is not None and self._times is not None and frame.pts != self._times[self._next]:
+                # Damaged data the decoder passes over in silence: all that follows would be counted wrong.
+                frame, reason = None, "another picture came in its place"
+            if frame is None:
+                where = f"frame {self._next} of {self.info.num_frames}"
+                self.close()
+                raise VideoError(self.source, f"decoding stopped at {where}: {reason}")
+            self._next += 1
+        return frame
+
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        for index in indices:
+            if self._next == 0 or index < self._held[0]:
+                self.close()
+                self._decoder = self._decode()
+            if index != self._held[0]:
+                self._held = (index, self._advance(index))
+            yield index, self._to_rgb(self._held[1])
+
+    def _to_rgb(self, frame: Any) -> np.ndarray:
+        picture = self._convert(frame, *self._index.coded_size)
+        return orient(picture, self._index.turns, self._index.mirrored)
+
+    def close(self) -> None:
+        if hasattr(self._decoder, "close"):
+            self._decoder.close()
+        self._decoder, self._next, self._held = iter(()), 0, (-1, None)
+
+
+def decode_stream(source: Source, place: str | BinaryIO, threads: int, tolerant: bool) -> Iterator[Any]:
+    """Yields the shown frames of a stream in presentation order, as PyAV frames.
+
+    Args:
+        source: What the caller named, for messages.
+        place: What ``sources.resolve`` made of it.
+        threads: Decoder threads; 0 lets FFmpeg choose.
+        tolerant: Pass over packets that do not decode before the first picture.
+
+    Raises:
+        VideoError: A packet does not decode. Frames the decoder still holds then are not given out: a picture
+            missing among them would shift the rest.
+    """
+    import av
+
+    with open_stream(source, place, threads) as (container, stream):
+        shown = 0
+        try:
+            for packet in container.demux(stream):
+                if packet.size == 0:  # an empty chunk would be taken for the end of the stream
+                    continue
+                try:
+                    decoded = packet.decode()
+                except av.FFmpegError:
+                    if shown or not tolerant:
+                        raise
+                    continue
+                for frame in decoded:
+                    shown += 1
+                    yield frame
+            yield from stream.codec_context.decode(None)
+        except av.FFmpegError as error:
+            raise VideoError(source, str(error.strerror)) from error

@@ -1,0 +1,172 @@
+"""What all readers have in common: opening, the reading of views, and errors about missing packages."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+import numpy as np
+
+from ..transforms import crop_resize_flip
+from ..video import CropBox, Source, VideoError, VideoInfo, View, check_views
+
+PACKAGES = {"av": "av", "decord": "decord", "cv2": "opencv-python-headless"}
+
+
+class Video(ABC):
+    """One opened video.
+
+    Attributes:
+        source: What was opened.
+        info: Frame count, rate, size and duration, as a viewer would see them.
+        damage: What is wrong with the file although frames can be read; None if nothing is known to be.
+    """
+
+    source: Source
+    info: VideoInfo
+    damage: str | None = None
+
+    @abstractmethod
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields (index, uint8 [H, W, 3] RGB) of the wanted frames, one at a time.
+
+        Args:
+            indices: Frame indices in rising order, without repeats, inside the video.
+
+        Raises:
+            VideoError: A wanted frame cannot be decoded.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the decoder and the file handle; closing twice does no harm."""
+
+    def read(self, views: Sequence[View], size: tuple[int, int] | None = None) -> list[np.ndarray]:
+        """Reads clips, decoding each wanted frame once for all of them.
+
+        Args:
+            views: The clips wanted.
+            size: (height, width) of every clip; None keeps the size of each view's crop (or of the picture).
+
+        Returns:
+            One uint8 [T, H, W, 3] RGB array a view.
+
+        Raises:
+            VideoError: A frame or region does not exist, or does not decode.
+        """
+        check_views(self.source, self.info, views, size)
+        clips, places = [], {}
+        for view in views:
+            box = view.crop or CropBox(0, 0, self.info.width, self.info.height)
+            clips.append(np.empty((len(view.indices), *(size or (box.height, box.width)), 3), np.uint8))
+            for position, index in enumerate(view.indices):
+                places.setdefault(int(index), []).append((len(clips) - 1, position))
+        for index, picture in self.pictures(sorted(places)):
+            self._check_size(index, picture)
+            done = {}
+            for number, position in places.pop(index):
+                if number not in done:
+                    view = views[number]
+                    done[number] = crop_resize_flip(picture[None], view.crop, size, view.flip)[0]
+                clips[number][position] = done[number]
+        if places:
+            raise VideoError(self.source, f"frame {min(places)} of {self.info.num_frames} was not decoded")
+        return clips
+
+    def frames(self) -> Iterator[np.ndarray]:
+        """Yields every picture in order, uint8 [H, W, 3] RGB, without holding the whole video."""
+        for index, picture in self.pictures(range(self.info.num_frames)):
+            self._check_size(index, picture)
+            yield picture
+
+    def _check_size(self, index: int, picture: np.ndarray) -> None:
+        height, width = picture.shape[:2]
+        if (width, height) != (self.info.width, self.info.height):
+            shown = f"{self.info.width}x{self.info.height}"
+            raise VideoError(self.source, f"frame {index} is {width}x{height}, the video is {shown}")
+
+    def __enter__(self) -> Video:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+class Reader(ABC):
+    """Opens videos; holds no handle and no thread itself, so it can be pickled and survives a fork.
+
+    Attributes:
+        name: Its name in the table of readers.
+        package: The module it needs; None if it works without optional packages.
+        may_refuse: It raises InexactReaderError for some sources.
+    """
+
+    name: str
+    package: str | None = None
+    may_refuse: bool = False
+
+    @abstractmethod
+    def open(self, source: Source) -> Video:
+        """Opens a video; use it in a ``with`` statement.
+
+        Args:
+            source: A path, the bytes of a file, a seekable binary file object (read from its start, left open)
+                or a folder of images; not every reader takes all of them.
+
+        Raises:
+            VideoError: The source does not exist or is not a readable video.
+            InexactReaderError: This reader cannot promise the right frames of this source.
+        """
+
+    def probe(self, source: Source) -> VideoInfo:
+        """Returns the facts about a video without reading clips from it."""
+        with self.open(source) as video:
+            return video.info
+
+    def read(
+        self,
+        source: Source,
+        indices: Sequence[int] | np.ndarray,
+        crop: CropBox | None = None,
+        size: tuple[int, int] | None = None,
+        flip: bool = False,
+    ) -> np.ndarray:
+        """Opens a video and reads one view, uint8 [T, H, W, 3] RGB; see ``Video.read``."""
+        with self.open(source) as video:
+            return video.read([View(indices, crop, flip)], size)[0]
+
+
+def has_package(module: str) -> bool:
+    """Returns whether a module could be imported, without importing it."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    return importlib.util.find_spec(module) is not None
+
+
+def load_package(module: str, reader: str) -> ModuleType:
+    """Imports the package of a reader.
+
+    Raises:
+        ImportError: The package is missing or its native library does not load; says what to install and which
+            readers can be used instead.
+    """
+    try:
+        return importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        cause = f"cannot be loaded ({error})" if has_package(module) else "is not installed"
+        raise ImportError(missing_package(module, reader, cause)) from error
+
+
+def missing_package(module: str, reader: str, cause: str = "is not installed") -> str:
+    """Returns the message for a reader whose package is not there."""
+    from . import available_readers
+
+    others = ", ".join(available_readers()) or "none"
+    return (
+        f"reader {reader!r} needs the package {module!r}, which {cause}: pip install {PACKAGES[module]}; "
+        f"readers available here: {others}"
+    )

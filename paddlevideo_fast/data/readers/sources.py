@@ -1,0 +1,93 @@
+"""From what a caller names to what a decoder opens: local files and memory only, with errors in words."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+from ..video import FrameFolder, Source, VideoError
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"<?xml", b"<MPD", b"v=0\r\n", b"v=0\n")
+MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")
+
+
+def resolve(source: Source) -> str | BinaryIO:
+    """Returns the absolute path of an existing, non-empty file, or a seekable file object at its start.
+
+    Raises:
+        VideoError: It does not exist, is a folder, is empty, or is not a local file.
+    """
+    if isinstance(source, FrameFolder):
+        raise VideoError(source, "is a folder of images; the 'frames' reader takes those")
+    if isinstance(source, (str, Path)):
+        return _resolve_path(source)
+    stream = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
+    if not hasattr(stream, "read"):
+        kind = type(source).__name__
+        raise VideoError(source, f"a source is a path, bytes, a binary file object or a FrameFolder, not {kind}")
+    if not (hasattr(stream, "seekable") and stream.seekable()):
+        stream = io.BytesIO(stream.read())
+    if stream.seek(0, io.SEEK_END) == 0:
+        raise VideoError(source, "the file is empty (0 bytes)")
+    stream.seek(0)
+    return stream
+
+
+def _resolve_path(source: str | Path) -> str:
+    path = os.path.abspath(source)
+    if os.path.isdir(path):
+        raise VideoError(source, "is a folder, not a video file; the 'frames' reader takes folders of images")
+    if not os.path.exists(path):
+        if URL.match(str(source)):
+            raise VideoError(source, "only local files are read; download it first")
+        raise VideoError(source, f"does not exist (looked for {path})")
+    if not os.access(path, os.R_OK):
+        raise VideoError(source, "may not be read: permission denied")
+    if os.path.getsize(path) == 0:
+        raise VideoError(source, "the file is empty (0 bytes)")
+    return path
+
+
+def explain_unreadable(source: Source, place: str | BinaryIO) -> VideoError:
+    """Returns the error for a source that no demuxer accepts, from a look at its bytes."""
+    if isinstance(place, str):
+        with open(place, "rb") as file:
+            return VideoError(source, _describe_bytes(file))
+    place.seek(0)
+    return VideoError(source, _describe_bytes(place))
+
+
+def _describe_bytes(file: BinaryIO) -> str:
+    head = file.read(12)
+    if head.startswith(PLAYLISTS):
+        return "is a playlist; only files that hold the pictures themselves are read"
+    if head[4:8] in MP4_BOXES:
+        file.seek(0)
+        if b"moov" not in _mp4_boxes(file):
+            return "truncated: the index of the mp4 file (moov box) is missing"
+        return "damaged: the index of the mp4 file (moov box) cannot be read"
+    if head.startswith(b"\x1aE\xdf\xa3"):
+        return "truncated or damaged Matroska/WebM file"
+    return f"not a video file (it starts with {head!r})"
+
+
+def _mp4_boxes(file: BinaryIO) -> set[bytes]:
+    """Returns the names of the complete top-level boxes."""
+    end = file.seek(0, io.SEEK_END)
+    names, start = set(), 0
+    while start + 8 <= end:
+        file.seek(start)
+        size, name = struct.unpack(">I4s", file.read(8))
+        if size == 1:
+            size = struct.unpack(">Q", file.read(8).ljust(8, b"\0"))[0]
+        size = size or end - start
+        if size < 8 or start + size > end:
+            break
+        names.add(name)
+        start += size
+    return names

@@ -1,0 +1,168 @@
+"""Which clips a rank reads, in which order and at which shape.
+
+A sampler yields batches of :class:`SampleKey`. The shape travels in the key, so nothing that reads clips has state to
+change when the shape does. The position of a training sampler counts the records all ranks together have consumed in
+the epoch, which is why a run can resume with another number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+PADDING = -1
+"""The ``index`` of a key that stands for no record: a row of weight 0 that keeps a rank in step with the others."""
+
+
+class SampleKey(NamedTuple):
+    """One clip to read.
+
+    Attributes:
+        epoch: Seeds the draws together with ``index`` and ``repeat``.
+        index: Row of the annotations, or ``PADDING``.
+        frames: Frames of the clip.
+        crop: Side of the square clip in pixels.
+        view: Evaluation view, ``clip * num_crops + crop``.
+        repeat: Number of this augmented copy when a record is repeated in a batch.
+    """
+
+    epoch: int
+    index: int
+    frames: int
+    crop: int
+    view: int = 0
+    repeat: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimiser step.
+
+    Attributes:
+        num_records: Records all ranks together consume in it.
+        num_clips: ``num_records`` times the repeats: what the loss of the step is averaged over.
+        micro_batches: This rank's keys, one list for each of the accumulated batches; equally many on every rank.
+    """
+
+    num_records: int
+    num_clips: int
+    micro_batches: list[list[SampleKey]]
+
+
+class TrainSampler:
+    """Every record once an epoch in a seeded order, split over ranks and accumulated batches.
+
+    The order of an epoch depends on (seed, epoch) alone. A step takes the next ``batch_size * ranks * accum_steps``
+    records; the last step of an epoch takes what is left, shared as evenly as possible, unless ``drop_last``.
+
+    Args:
+        num_records: Rows of the annotations.
+        batch_size: Records per rank and accumulated batch.
+        frames: Frames of a clip.
+        crop: Side of a clip in pixels.
+        repeats: Augmented clips made of each record in the same batch.
+        accum_steps: Batches accumulated for one optimiser step.
+        ranks: World size.
+        rank: This process.
+        seed: Seeds the order.
+        drop_last: Leave out the records that do not fill a whole step.
+    """
+
+    def __init__(
+        self,
+        num_records: int,
+        batch_size: int,
+        frames: int,
+        crop: int,
+        *,
+        repeats: int = 1,
+        accum_steps: int = 1,
+        ranks: int = 1,
+        rank: int = 0,
+        seed: int = 0,
+        drop_last: bool = False,
+    ):
+        self.num_records, self.batch_size, self.frames, self.crop = num_records, batch_size, frames, crop
+        self.repeats, self.accum_steps, self.ranks, self.rank = repeats, accum_steps, ranks, rank
+        self.seed, self.drop_last = seed, drop_last
+        self.epoch = self.position = 0
+        self.records_per_step = batch_size * ranks * accum_steps
+        if drop_last and num_records < self.records_per_step:
+            raise ValueError(
+                f"drop_last leaves nothing: {num_records} records do not fill one step of {self.records_per_step} "
+                f"({batch_size} per rank x {ranks} ranks x {accum_steps} accumulated)"
+            )
+
+    @property
+    def records_per_epoch(self) -> int:
+        """Records an epoch consumes."""
+        return self.num_records - (self.num_records % self.records_per_step if self.drop_last else 0)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of an epoch."""
+        return -(-self.records_per_epoch // self.records_per_step)
+
+    def seek(self, epoch: int, position: int = 0) -> None:
+        """Moves to an epoch, past the ``position`` records that were consumed in it."""
+        self.epoch, self.position = epoch, position
+
+    def steps(self) -> Iterator[Step]:
+        """Yields the optimiser steps from the current position to the end of the epoch."""
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_records)
+        for start in range(self.position, self.records_per_epoch, self.records_per_step):
+            records = order[start : min(start + self.records_per_step, self.records_per_epoch)]
+            width = self.batch_size * self.ranks
+            micro = [self._keys(records[i : i + width]) for i in range(0, len(records), width)]
+            yield Step(len(records), len(records) * self.repeats, micro)
+
+    def _keys(self, records: np.ndarray) -> list[SampleKey]:
+        mine = np.array_split(records, self.ranks)[self.rank]
+        if len(mine) == 0:
+            return [SampleKey(self.epoch, PADDING, self.frames, self.crop)]
+        return [
+            SampleKey(self.epoch, int(index), self.frames, self.crop, repeat=repeat)
+            for index in mine
+            for repeat in range(self.repeats)
+        ]
+
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        for step in self.steps():
+            yield from step.micro_batches
+
+    def __len__(self) -> int:
+        return sum(len(step.micro_batches) for step in self.steps())
+
+
+class EvalSampler:
+    """All views of every record exactly once; the records are dealt to the ranks in turn.
+
+    Args:
+        num_records: Rows of the annotations.
+        batch_size: Clips per rank and batch.
+        frames: Frames of a clip.
+        crop: Side of a clip in pixels.
+        num_views: Views of a record.
+        ranks: World size.
+        rank: This process.
+    """
+
+    def __init__(
+        self, num_records: int, batch_size: int, frames: int, crop: int, *, num_views: int = 1, ranks=1, rank=0
+    ):
+        self.batch_size = batch_size
+        self.keys = [
+            SampleKey(0, index, frames, crop, view=view)
+            for index in range(rank, num_records, ranks)
+            for view in range(num_views)
+        ]
+
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        for start in range(0, len(self.keys), self.batch_size):
+            yield self.keys[start : start + self.batch_size]
+
+    def __len__(self) -> int:
+        return -(-len(self.keys) // self.batch_size)

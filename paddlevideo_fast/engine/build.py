@@ -1,0 +1,321 @@
+"""From a config to objects: the only place that reads a Config to construct anything.
+
+Names are looked up in plain tables and their arguments checked against the constructors; constructors take ordinary
+keyword arguments and never see the config.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import paddle
+
+from paddlevideo_fast.arguments import check_arguments, lookup
+from paddlevideo_fast.config import Config, ConfigError, EvalData, resolve_path
+from paddlevideo_fast.data.annotations import VideoRecord, load_annotations, load_class_names
+from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
+from paddlevideo_fast.data.crops import CROPS, EvalCrop
+from paddlevideo_fast.data.dataset import ClipDataset
+from paddlevideo_fast.data.plan import ClipRecipe
+from paddlevideo_fast.data.readers import build_reader
+from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
+from paddlevideo_fast.data.sampling import SAMPLINGS
+from paddlevideo_fast.engine.checkpoint import Checkpoints
+from paddlevideo_fast.engine.distributed import Ranks
+from paddlevideo_fast.engine.ema import Ema
+from paddlevideo_fast.engine.optim import build_optimizer
+from paddlevideo_fast.engine.precision import Precision
+from paddlevideo_fast.engine.tasks import TASKS, Classification
+from paddlevideo_fast.loaders.paddle_loader import PaddleLoader
+from paddlevideo_fast.models import MODELS, create_model
+from paddlevideo_fast.models.weights.load import load_weights
+from paddlevideo_fast.ops.augment import DeviceAugment
+from paddlevideo_fast.schedule import SCHEDULES
+
+logger = logging.getLogger("paddlevideo_fast")
+
+
+@dataclass
+class Evaluation:
+    """One data set to evaluate on.
+
+    Attributes:
+        records: Its annotations.
+        loader: Batches of this rank's share.
+        num_views: Views of each record.
+        average: What is averaged over the views, "probability" or "logit".
+    """
+
+    records: list[VideoRecord]
+    loader: PaddleLoader
+    num_views: int
+    average: str
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        epoch: The epoch in progress, from 0.
+        position: Records consumed in it over all ranks.
+        step: Optimiser steps in all, the skipped ones among them.
+        skipped: Steps left out because a loss or a gradient was not finite.
+        trained: Records of the steps that changed the weights; the learning rate follows these.
+        best: Best value of the task's metric so far.
+    """
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+    skipped: int = 0
+    trained: int = 0
+    best: float = -math.inf
+
+
+@dataclass
+class Training:
+    """Everything a training run works with; made by :func:`build_training`."""
+
+    config: Config
+    ranks: Ranks
+    task: Classification
+    records: list[VideoRecord]
+    class_names: list[str] | None
+    sampler: TrainSampler
+    loader: PaddleLoader
+    augment: DeviceAugment
+    validation: Evaluation | None
+    model: paddle.nn.Layer
+    parallel_model: paddle.nn.Layer
+    forward: Callable
+    optimizer: Any
+    precision: Precision
+    ema: Ema | None
+    learning_rate: Callable[[float], float]
+    checkpoints: Checkpoints
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def global_batch(self) -> int:
+        """Clips of an optimiser step: per rank x ranks x accumulated x repeats."""
+        return self.sampler.records_per_step * self.sampler.repeats
+
+    @property
+    def output_dir(self) -> Path:
+        """Folder of the run."""
+        return Path(self.config.output_dir)
+
+    @property
+    def evaluated_model(self) -> paddle.nn.Layer:
+        """The averaged model where there is one."""
+        return self.ema.model if self.ema else self.model
+
+
+def build_model(config: Config) -> paddle.nn.Layer:
+    """Makes the model; frames and size come from ``data`` where the constructor asks for them.
+
+    Raises:
+        ConfigError: The model's own argument contradicts ``data``.
+        ArgumentError: Unknown name or argument.
+    """
+    arguments = config.model.arguments
+    accepted = inspect.signature(lookup(MODELS, config.model.name, "model")).parameters
+    shape = {"num_segments": "num_frames", "num_frames": "num_frames", "crop_size": "crop_size"}
+    for argument, key in shape.items():
+        value = getattr(config.data, key)
+        if argument in accepted and arguments.setdefault(argument, value) not in (None, value):
+            raise ConfigError(f"model.{argument} is {arguments[argument]}, but data.{key} is {value}")
+    return create_model(config.model.name, **arguments)
+
+
+def build_task(config: Config) -> Classification:
+    """Makes the task; the number of classes is the model's."""
+    kind = lookup(TASKS, config.task.name, "task")
+    arguments = config.task.arguments
+    if "num_classes" not in config.model.arguments:
+        raise ConfigError("model.num_classes: this key is required")
+    arguments.setdefault("num_classes", config.model.arguments["num_classes"])
+    check_arguments(kind, arguments, f"task {config.task.name}")
+    return kind(**arguments)
+
+
+def build_class_names(config: Config, config_path: str | Path) -> list[str] | None:
+    """Reads the class names, one for each class of the model, or None where the config names no file."""
+    if config.data.class_names is None:
+        return None
+    path = resolve_path(config.data.class_names, config_path)
+    names = load_class_names(path)
+    expected = config.model.arguments.get("num_classes")
+    if expected is not None and len(names) != expected:
+        raise ConfigError(f"{path} has {len(names)} class names, but model.num_classes is {expected}")
+    return names
+
+
+def build_records(config: Config, phase: str, config_path: str | Path) -> list[VideoRecord]:
+    """Reads the annotations of a phase and logs where they were found."""
+    section = getattr(config.data, phase)
+    if section is None:
+        raise ConfigError(f"{config_path}: data.{phase}: this key is required")
+    path = resolve_path(section.annotations, config_path)
+    root = resolve_path(section.root, config_path) if section.root is not None else None
+    records = load_annotations(
+        path, format=section.format, root=root, num_classes=config.model.arguments.get("num_classes")
+    )
+    logger.info("data.%s: %d records from %s", phase, len(records), path)
+    return records
+
+
+def build_recipe(config: Config, phase: str) -> ClipRecipe:
+    """Makes the rule by which a phase cuts clips out of videos."""
+    data, section = config.data, getattr(config.data, phase)
+    sampling = lookup(SAMPLINGS, data.sampling.name, "data.sampling")
+    arguments = data.sampling.arguments
+    if phase != "train":
+        arguments["num_clips"] = section.num_clips
+    check_arguments(sampling, arguments, f"data.sampling {data.sampling.name}")
+    if phase != "train":
+        crop_size = section.crop_size or data.crop_size
+        rule = EvalCrop(section.short_side or crop_size, section.num_crops)
+        return ClipRecipe(sampling(**arguments), rule, train=False, num_crops=section.num_crops)
+    crop = lookup(CROPS, section.crop.name, "data.train.crop")
+    check_arguments(crop, section.crop.arguments, f"data.train.crop {section.crop.name}")
+    draws: dict[str, Callable] = {}
+    if config.augment.color_jitter is not None:
+        draws["color_jitter"] = partial(draw_color_jitter, **config.augment.color_jitter.model_dump())
+    if config.augment.erase is not None:
+        draws["erase"] = partial(draw_erase, probability=config.augment.erase.probability)
+    return ClipRecipe(
+        sampling(**arguments),
+        crop(**section.crop.arguments),
+        train=True,
+        flip=section.flip,
+        draws=draws,
+        seed=config.seed,
+    )
+
+
+def build_augment(config: Config, phase: str) -> DeviceAugment:
+    """Makes what turns the pixels of a phase into model inputs."""
+    data, augment = config.data, config.augment
+    if phase != "train":
+        return DeviceAugment(data.mean, data.std)
+    mixes = augment.mixup_alpha > 0 or augment.cutmix_alpha > 0
+    return DeviceAugment(
+        data.mean,
+        data.std,
+        jitter_hue=augment.color_jitter is not None and augment.color_jitter.hue > 0,
+        erase_fill=augment.erase.fill if augment.erase else "zero",
+        num_classes=config.model.arguments["num_classes"] if mixes else None,
+        label_smoothing=config.task.arguments.get("label_smoothing", 0.0) if mixes else 0.0,
+    )
+
+
+def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
+    """Makes the dataset of a phase."""
+    flip_labels = (config.data.train.flip_labels if phase == "train" else None) or {}
+    reader = build_reader(config.data.reader, fallback=config.data.fallback)
+    return ClipDataset(records, build_recipe(config, phase), reader, task.targets(flip_labels))
+
+
+def build_evaluation(
+    config: Config, phase: str, config_path: str | Path, task: Classification, ranks: Ranks
+) -> Evaluation:
+    """Makes what is needed to evaluate on ``valid`` or ``test``."""
+    records = build_records(config, phase, config_path)
+    section: EvalData = getattr(config.data, phase)
+    num_views = section.num_clips * section.num_crops
+    sampler = EvalSampler(
+        len(records),
+        section.batch_size or config.data.batch_size,
+        config.data.num_frames,
+        section.crop_size or config.data.crop_size,
+        num_views=num_views,
+        ranks=ranks.size,
+        rank=ranks.rank,
+    )
+    dataset = build_dataset(config, phase, records, task)
+    loader = PaddleLoader(dataset, sampler, config.data.num_workers, config.data.timeout)
+    return Evaluation(records, loader, num_views, section.average)
+
+
+def build_learning_rate(config: Config, global_batch: int) -> Callable[[float], float]:
+    """Makes the learning rate as a function of progress in epochs, scaled linearly to the global batch if asked."""
+    schedule = lookup(SCHEDULES, config.schedule.name, "schedule")
+    arguments = dict(config.schedule.arguments, base_lr=config.optimizer.lr)
+    if "epochs" in inspect.signature(schedule).parameters:
+        arguments.setdefault("epochs", config.epochs)
+    check_arguments(schedule, arguments, f"schedule {config.schedule.name}")
+    rate = schedule(**arguments)
+    reference = config.optimizer.reference_batch
+    factor = global_batch / reference if reference else 1.0
+    return lambda progress: factor * rate(progress)
+
+
+def build_training(config: Config, config_path: str | Path, ranks: Ranks, validate: bool = True) -> Training:
+    """Makes everything a training run works with.
+
+    Raises:
+        ConfigError, ArgumentError, AnnotationError, WeightsError: What does not fit, and what would.
+    """
+    task = build_task(config)
+    class_names = build_class_names(config, config_path)
+    records = build_records(config, "train", config_path)
+    data, section = config.data, config.data.train
+    sampler = TrainSampler(
+        len(records),
+        data.batch_size,
+        data.num_frames,
+        data.crop_size,
+        repeats=section.repeats,
+        accum_steps=config.accum_steps,
+        ranks=ranks.size,
+        rank=ranks.rank,
+        seed=config.seed,
+        drop_last=section.drop_last,
+    )
+    dataset = build_dataset(config, "train", records, task)
+    loader = PaddleLoader(dataset, sampler, data.num_workers, data.timeout)
+    validation = None
+    if validate and data.valid is not None:
+        validation = build_evaluation(config, "valid", config_path, task, ranks)
+
+    paddle.seed(config.seed)
+    model = build_model(config)
+    if config.weights is not None:
+        load_weights(model, resolve_path(config.weights, config_path))
+    ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
+    settings = config.optimizer
+    learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)
+    optimizer = build_optimizer(
+        model, settings.name, learning_rate(0.0), settings.weight_decay, settings.groups, settings.arguments
+    )
+    precision = Precision(config.amp)
+    model, optimizer = precision.prepare(model, optimizer)
+    parallel_model = ranks.wrap_model(model)
+    return Training(
+        config=config,
+        ranks=ranks,
+        task=task,
+        records=records,
+        class_names=class_names,
+        sampler=sampler,
+        loader=loader,
+        augment=build_augment(config, "train"),
+        validation=validation,
+        model=model,
+        parallel_model=parallel_model,
+        forward=precision.wrap(parallel_model),
+        optimizer=ranks.wrap_optimizer(optimizer),
+        precision=precision,
+        ema=ema,
+        learning_rate=learning_rate,
+        checkpoints=Checkpoints(Path(config.output_dir) / "checkpoints", config.checkpoint.keep),
+    )

@@ -1,0 +1,56 @@
+"""Unreadable records: each is logged once, all are counted, and too many stop the run."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("paddlevideo_fast")
+
+_ENOUGH_SEEN = 32
+_ALL_FAILED = 8
+
+
+class TooManyFailuresError(RuntimeError):
+    """More records cannot be read than the configuration allows."""
+
+
+class Failures:
+    """Counts what this rank could not read.
+
+    Args:
+        max_share: Share of failed records, 0..1, above which the run stops.
+    """
+
+    def __init__(self, max_share: float):
+        self.max_share = max_share
+        self.messages: dict[str, int] = {}
+        self.seen = self.failed = 0
+
+    def add(self, num_records: int, errors: list[str]) -> None:
+        """Takes in one batch.
+
+        Args:
+            num_records: Records the batch was to hold.
+            errors: One message for each that could not be read.
+
+        Raises:
+            TooManyFailuresError: The share is exceeded, or the first records all failed; names the first cause.
+        """
+        self.seen += num_records
+        self.failed += len(errors)
+        for message in errors:
+            if message not in self.messages:
+                logger.warning("cannot read %s", message)
+            self.messages[message] = self.messages.get(message, 0) + 1
+        if not errors:
+            return
+        if self.failed == self.seen and self.seen >= _ALL_FAILED:
+            self._stop(f"all of the first {self.seen} records failed")
+        if self.seen >= _ENOUGH_SEEN and self.failed > self.max_share * self.seen:
+            self._stop(
+                f"{self.failed} of the first {self.seen} records cannot be read, more than data.max_failed_share = "
+                f"{self.max_share:g} allows"
+            )
+
+    def _stop(self, what: str) -> None:
+        raise TooManyFailuresError(f"{what}. The first: {next(iter(self.messages))}")

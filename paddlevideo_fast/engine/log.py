@@ -1,0 +1,92 @@
+"""What a run tells: console lines, ``metrics.jsonl``, VisualDL curves, and the banner at the start."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger("paddlevideo_fast")
+
+
+def setup_logging(rank: int, output_dir: Path | None = None) -> None:
+    """Sends the package's messages to the console and, on the first rank, to ``output_dir/log.txt``.
+
+    Ranks other than the first speak only from warnings on, and with their number.
+    """
+    logger.handlers.clear()
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    prefix = "" if rank == 0 else f"rank {rank} "
+    formatter = logging.Formatter(f"%(asctime)s {prefix}%(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stdout)]
+    handlers[0].setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    if rank == 0 and output_dir is not None:
+        output_dir.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(output_dir / "log.txt", encoding="utf-8"))
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        logger.addHandler(handler)
+
+
+class RunLog:
+    """Numbers of a run: one JSON object a line in ``metrics.jsonl``, and VisualDL scalars.
+
+    Args:
+        output_dir: Folder of the run; None keeps quiet (ranks other than the first).
+        visualdl: Write curves too.
+    """
+
+    def __init__(self, output_dir: Path | None, visualdl: bool):
+        self._file = self._writer = None
+        if output_dir is None:
+            return
+        output_dir.mkdir(parents=True, exist_ok=True)
+        self._file = open(output_dir / "metrics.jsonl", "a", encoding="utf-8")
+        if visualdl:
+            from visualdl import LogWriter
+
+            self._writer = LogWriter(logdir=str(output_dir / "visualdl"))
+
+    def record(self, phase: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Writes one line; numbers that JSON does not know (NaN, infinity) are written as text."""
+        if self._file is None:
+            return
+        line: dict[str, Any] = {"phase": phase, "epoch": epoch, "step": step}
+        line.update({name: _plain(value) for name, value in values.items()})
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(tag=f"{phase}/{name}", step=step, value=float(value))
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _plain(value: float) -> float | int | str:
+    if isinstance(value, int):
+        return value
+    return float(f"{value:.7g}") if math.isfinite(value) else str(float(value))
+
+
+def say_rows(title: str, rows: Mapping[str, str]) -> None:
+    """Logs a title and aligned ``name  value`` rows."""
+    width = max(len(name) for name in rows)
+    logger.info("%s", title)
+    for name, value in rows.items():
+        logger.info("  %-*s  %s", width, name, value)
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as ``h:mm:ss``."""
+    minutes, seconds = divmod(int(round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

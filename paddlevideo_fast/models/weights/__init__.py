@@ -1,0 +1,1 @@
+"""Weights: reading them safely and loading them into models."""

@@ -1,0 +1,230 @@
+"""TSN and TSM: the authors' logits and gradients, both shifts alike, placement, partial BN, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+
+from paddlevideo_fast.arguments import ArgumentError, check_arguments, lookup
+from paddlevideo_fast.models import MODELS, create_model
+from paddlevideo_fast.models.tsm import TSM
+from paddlevideo_fast.ops.norm import AllReduceBatchNorm
+from paddlevideo_fast.ops.temporal_shift import temporal_shift_native, temporal_shift_reference
+
+TESTS = Path(__file__).parents[1]
+GOLDEN = json.loads((TESTS / "golden" / "resnet.json").read_text())
+sys.path.append(str(TESTS / "parity"))
+
+from named_weights import load_into_paddle, named_clip
+
+
+def small(name: str = "tsm_resnet18", **kwargs):
+    paddle.seed(5)
+    return create_model(name, **({"num_classes": 5, "num_segments": 4, "width": 0.125, "dropout": 0.0} | kwargs))
+
+
+def shifted_blocks(model) -> list[list[int]]:
+    return [[i for i, block in enumerate(stage) if block.shift is not None] for stage in model.backbone.stages]
+
+
+@pytest.mark.parametrize("depth", ["18", "34", "50", "101"])
+def test_logits_equal_the_authors(depth):
+    golden = GOLDEN["tsm"][depth]
+    model = create_model(f"tsm_resnet{depth}", num_classes=7)
+    load_into_paddle(model)
+    model.eval()
+    clip = paddle.to_tensor(named_clip(f"tsm{depth}", golden["shape"]))
+    with paddle.no_grad():
+        logits = model(clip).numpy()
+        backwards = model(clip.flip(2)).numpy()
+    np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=2e-5)
+    assert np.abs(backwards - golden["logits"]).max() > 1e-3  # the direction shows at this precision
+
+
+def test_training_equals_the_authors():
+    golden = GOLDEN["tsm_training"]["18"]
+    model = create_model("tsm_resnet18", num_classes=7, dropout=0.0)
+    load_into_paddle(model)
+    model.train()
+    logits = model(paddle.to_tensor(named_clip("tsm18", golden["shape"])))
+    paddle.nn.functional.cross_entropy(logits, paddle.arange(2)).backward()
+    np.testing.assert_allclose(logits.numpy(), golden["logits"], rtol=1e-3, atol=1e-4)
+    gradients = {name.removeprefix("backbone.").removeprefix("head."): p.grad for name, p in model.named_parameters()}
+    for name, norm in golden["gradient_norms"].items():
+        assert gradients[name].norm().item() == pytest.approx(norm, rel=1e-3), name
+
+
+@pytest.mark.parametrize("name", ["tsm_resnet18", "tsm_resnet50"])
+def test_fast_and_reference_are_one_model(name):
+    fast, reference = small(name, impl="fast"), small(name, impl="reference")
+    assert fast.backbone.layer1[0].shift.func is temporal_shift_native
+    assert reference.backbone.layer1[0].shift.func is temporal_shift_reference
+    assert fast.fast_paths == {"temporal_shift": "native (paddle.nn.functional.temporal_shift)"}
+    assert reference.fast_paths == {"temporal_shift": "reference (padding, slices, concatenation), as asked"}
+    states = fast.state_dict(), reference.state_dict()
+    assert list(states[0]) == list(states[1])
+    for key in states[0]:
+        np.testing.assert_array_equal(states[0][key].numpy(), states[1][key].numpy())
+    clip = paddle.randn([2, 3, 4, 32, 32])
+    found = []
+    for model in (fast, reference):
+        logits = model(clip)
+        paddle.nn.functional.cross_entropy(logits, paddle.to_tensor([1, 3])).backward()
+        gradients = {key: p.grad.numpy() for key, p in model.named_parameters() if not p.stop_gradient}
+        found.append({"logits": logits.numpy(), **gradients})
+    for key in found[0]:
+        np.testing.assert_allclose(found[0][key], found[1][key], rtol=1e-5, atol=1e-6, err_msg=key)
+
+
+def test_placement():
+    assert shifted_blocks(small("tsm_resnet18")) == [[0, 1]] * 4
+    assert shifted_blocks(small("tsm_resnet50")) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 2]]
+    assert shifted_blocks(small("tsm_resnet101")) == [[0, 2], [0, 2], list(range(0, 23, 2)), [0, 2]]
+    assert shifted_blocks(small("tsn_resnet18")) == [[]] * 4
+    assert small(shift_div=4).backbone.layer1[0].shift.keywords == {"shift_ratio": 0.25}
+
+
+def test_published_size():
+    model = create_model("tsm_resnet50", num_classes=400)
+    size = sum(p.size for p in model.parameters() if not p.stop_gradient)
+    assert size == 24_327_632  # 24.3 M
+    assert size - 226 * (2048 + 1) == 23_864_558  # with the 174 classes of Something-Something
+
+
+def test_frames_mix_in_tsm_only():
+    clip = paddle.randn([1, 3, 4, 32, 32])
+    order = paddle.to_tensor([2, 0, 3, 1])
+    for name, mixes in (("tsn_resnet18", False), ("tsm_resnet18", True)):
+        model = small(name)
+        model.eval()
+        difference = (model(clip) - model(clip.index_select(order, axis=2))).abs().max().item()
+        assert (difference > 1e-6) == mixes
+
+
+def test_clips_do_not_depend_on_one_another():
+    model = small()
+    model.eval()
+    clip = paddle.randn([3, 3, 4, 32, 32])
+    alone = paddle.concat([model(clip[i : i + 1]) for i in range(3)])
+    np.testing.assert_allclose(model(clip).numpy(), alone.numpy(), rtol=1e-4, atol=1e-7)
+
+
+def test_number_of_frames():
+    for frames in (1, 3, 8):
+        assert small(num_segments=None)(paddle.zeros([2, 3, frames, 32, 32])).shape == [2, 5]
+    with pytest.raises(
+        ValueError, match=r"shape \[N, 3, 4, H, W\], got \[2, 3, 8, 32, 32\]; 8 frames need num_segments=8"
+    ):
+        small()(paddle.zeros([2, 3, 8, 32, 32]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([8, 3, 32, 32], r"got \[8, 3, 32, 32\]; frames are not folded into the batch"),
+        (
+            [2, 4, 3, 32, 32],
+            r"got \[2, 4, 3, 32, 32\]; time comes after the channels: clip.transpose\(\[0, 2, 1, 3, 4\]\)",
+        ),
+        ([2, 4, 32, 32, 3], r"got \[2, 4, 32, 32, 3\]; channels come first: clip.transpose\(\[0, 4, 1, 2, 3\]\)"),
+        ([2, 1, 4, 32, 32], r"TSM expects a clip of shape \[N, 3, 4, H, W\], got \[2, 1, 4, 32, 32\]$"),
+    ],
+)
+def test_wrong_shapes(shape, message):
+    with pytest.raises(ValueError, match=message):
+        small()(paddle.zeros(shape))
+
+
+def test_wrong_dtype():
+    with pytest.raises(TypeError, match="normalised floating-point clip .*, got dtype paddle.uint8"):
+        small()(paddle.zeros([2, 3, 4, 32, 32], dtype="uint8"))
+
+
+def test_partial_bn():
+    model = small(partial_bn=True)
+    wrapper = paddle.nn.Sequential(model)
+    wrapper.train()  # sets `training` on every layer beneath, past any method of the model
+    before = {key: value.numpy().copy() for key, value in model.state_dict().items()}
+    wrapper(paddle.randn([2, 3, 4, 32, 32])).sum().backward()
+    after = {key: value.numpy() for key, value in model.state_dict().items()}
+    moved = [key for key in before if not np.array_equal(before[key], after[key])]
+    assert moved == ["backbone.bn1._mean", "backbone.bn1._variance"]
+    learns = {key for key, p in model.named_parameters() if not p.stop_gradient}
+    assert {key for key in learns if "bn" in key or "downsample.1" in key} == {
+        "backbone.bn1.weight",
+        "backbone.bn1.bias",
+    }
+    assert all(p.grad is not None for key, p in model.named_parameters() if key in learns)
+    assert all(p.grad is None for key, p in model.named_parameters() if key not in learns)
+    assert list(model.state_dict()) == list(small().state_dict())
+
+
+def test_sync_norm_everywhere():
+    model = small(norm="sync")
+    kinds = {type(layer) for name, layer in model.named_sublayers() if "bn" in name or name.endswith("downsample.1")}
+    if paddle.get_device() == "cpu":
+        assert kinds == {AllReduceBatchNorm}
+        assert model.fast_paths["norm"].startswith("reference (all-reduce)")
+    assert list(model.state_dict()) == list(small().state_dict())
+
+
+def test_dropout_sits_before_the_classifier():
+    model = small(dropout=1.0)
+    clip = paddle.randn([2, 3, 4, 32, 32])
+    model.head.fc.bias.set_value(paddle.arange(5).astype("float32"))
+    np.testing.assert_array_equal(model(clip).numpy(), [[0, 1, 2, 3, 4]] * 2)
+    model.eval()
+    assert np.abs(model(clip).numpy() - np.arange(5)).max() > 0
+
+
+def test_wrong_names_and_arguments():
+    with pytest.raises(ArgumentError, match="unknown model 'tsm_resnt50'; did you mean 'tsm_resnet50'"):
+        create_model("tsm_resnt50", num_classes=2)
+    with pytest.raises(
+        ArgumentError,
+        match="model tsm_resnet18: unknown argument 'num_segment'; did you mean 'num_segments'.*shift_div=8",
+    ):
+        create_model("tsm_resnet18", num_classes=2, num_segment=8)
+    with pytest.raises(ArgumentError, match="model tsn_resnet18: unknown argument 'shift_div'"):
+        create_model("tsn_resnet18", num_classes=2, shift_div=8)
+    with pytest.raises(ArgumentError, match="model tsm_resnet18: argument 'num_classes' is missing"):
+        create_model("tsm_resnet18")
+    with pytest.raises(ArgumentError, match="unknown norm 'batch'. Valid names: frozen, local, sync"):
+        small(norm="batch")
+    for kwargs, message in (
+        ({"shift_div": 2}, "shift_div is 2; it must be above 2"),
+        ({"impl": "native"}, "impl is 'native'"),
+        ({"num_classes": 0}, "num_classes is 0; it must be at least 1"),
+        ({"num_segments": 0}, "num_segments is 0; it must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small(**kwargs)
+
+
+def test_argument_checks_of_plain_functions():
+    def build(size, *, scale=1.0): ...
+
+    def build_any(size, **options): ...
+
+    check_arguments(build, {"size": 3}, "crop build")
+    check_arguments(build_any, {"size": 3, "else": 1}, "crop build")
+    with pytest.raises(
+        ArgumentError, match="crop build: unknown argument 'sale'; did you mean 'scale'.*size, scale=1.0"
+    ):
+        check_arguments(build, {"size": 3, "sale": 2}, "crop build")
+    with pytest.raises(ArgumentError, match="crop build: argument 'size' is missing"):
+        check_arguments(build_any, {"else": 1}, "crop build")
+    assert lookup({"a": 1}, "a", "letter") == 1
+    with pytest.raises(ArgumentError, match="unknown letter 'zz'. Valid names: a"):
+        lookup({"a": 1}, "zz", "letter")
+
+
+def test_table():
+    assert {f"{family}_resnet{depth}" for family in ("tsn", "tsm") for depth in (18, 34, 50, 101)} <= set(MODELS)
+    model = create_model("tsm_resnet34", num_classes=2, width=0.125)
+    assert isinstance(model, TSM) and model.num_segments == 8

@@ -1,0 +1,47 @@
+"""Writes the embedded demo data set: MP4 clips of a moving camera, lists, class names and captions."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("output", help="folder to write; clips already in it are kept")
+    parser.add_argument("--train", type=int, default=480, metavar="N", help="training clips")
+    parser.add_argument("--valid", type=int, default=120, metavar="N", help="validation clips")
+    parser.add_argument("--test", type=int, default=120, metavar="N", help="test clips")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same videos")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes")
+    parser.add_argument(
+        "--size", type=int, nargs=2, default=(112, 240), metavar=("MIN", "MAX"), help="pixels a side, least and most"
+    )
+    parser.add_argument(
+        "--duration", type=float, nargs=2, default=(1.5, 4.0), metavar=("MIN", "MAX"), help="seconds, least and most"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    from paddlevideo_fast.prepare.motion import make_motion_dataset
+
+    try:
+        make_motion_dataset(
+            options.output,
+            options.train,
+            options.valid,
+            options.test,
+            seed=options.seed,
+            size=tuple(options.size),
+            duration=tuple(options.duration),
+            workers=options.workers,
+            progress=True,
+        )
+    except ValueError as error:
+        raise SystemExit(f"make_motion_dataset: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

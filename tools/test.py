@@ -1,0 +1,11 @@
+"""Evaluate weights: python tools/test.py -c CONFIG -w WEIGHTS [-o key=value ...]"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
+
+from paddlevideo_fast.cli.test import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()
