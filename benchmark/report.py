@@ -1,4 +1,4 @@
-"""What the benchmarks share: alternating measurements, and a table written as JSON and Markdown with the machine's facts.
+"""What the benchmarks share: alternating measurements, and tables as JSON and Markdown with the machine's facts.
 
 timings = measure({"native": run_native, "composed": run_composed}, repeats=9)
 write_report("temporal_shift", rows, columns, notes, output=Path("benchmark/results"))

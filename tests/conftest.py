@@ -116,8 +116,9 @@ def hide_one(source: Path, target: Path) -> None:
 def write_packed_avi(path: Path) -> None:
     """Writes MPEG-4 the way DivX 5 did: a B picture rides in the packet before, an empty one takes its place."""
     plain = io.BytesIO()
-    encode(plain, "mpeg4", options={"bf": "1", "g": "12", "b_strategy": "0", "sc_threshold": "1000000000"},
-           container="avi")
+    encode(
+        plain, "mpeg4", options={"bf": "1", "g": "12", "b_strategy": "0", "sc_threshold": "1000000000"}, container="avi"
+    )
     plain.seek(0)
     with av.open(plain) as read, av.open(str(path), "w") as output:
         stream = output.add_stream("mpeg4", rate=RATE)

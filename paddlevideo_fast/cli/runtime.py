@@ -25,11 +25,6 @@ def prepare() -> list[str]:
             "AMD processor: MKL_DEBUG_CPU_TYPE=5 is set, since the MKL inside Paddle takes a slow path there "
             "(products and convolutions 2.2-2.8 times faster; set it to another value to decide yourself)"
         )
-    if "OMP_NUM_THREADS" not in os.environ:
-        ranks = int(os.environ.get("PADDLE_LOCAL_SIZE") or os.environ.get("PADDLE_TRAINERS_NUM") or 1)
-        threads = max(1, len(os.sched_getaffinity(0)) // max(1, ranks))
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        notes.append(f"OMP_NUM_THREADS={threads}: the processors divided by the ranks of this machine")
     return notes
 
 

@@ -25,7 +25,8 @@ def crop_resize_flip(
     Source: the filter is Pillow's ``Image.resize`` with ``BILINEAR``, applied to the cropped picture.
     """
     if crop is not None:
-        frames = frames[:, crop.y : crop.y + crop.height, crop.x : crop.x + crop.width]
+        x, y, width, height = crop
+        frames = frames[:, y : y + height, x : x + width]
     if size is not None and tuple(frames.shape[1:3]) != tuple(size):
         frames = _resize(frames, size)
     return np.array(frames[:, :, ::-1] if flip else frames, order="C")

@@ -82,7 +82,7 @@ def scale_width(num_channels: int, width: float) -> int:
     scaled = num_channels * width
     if scaled < 8 or scaled % 8:
         raise ValueError(
-            f"width is {width}: {num_channels} channels would become {scaled:g}, which is not a positive multiple of 8; "
+            f"width is {width}: {num_channels} channels would become {scaled:g}, not a positive multiple of 8; "
             f"take a multiple of {8 / num_channels:g}"
         )
     return int(scaled)

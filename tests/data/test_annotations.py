@@ -68,6 +68,7 @@ NAMES = [
     "drinking (31).mp4",
     "跳舞 视频.mp4",
     "跳舞\u3000视频.mp4",
+    "\u3000跳舞.mp4",
     "100%_done {0}.mp4",
     "a'b.mp4",
     'say "hi".mp4',

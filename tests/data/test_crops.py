@@ -74,7 +74,7 @@ def test_random_resized_falls_back_to_the_centre(width, height, box):
 def test_random_resized_falls_back_as_often_as_torchvision():
     boxes = draws(RandomResizedCrop(), 1000, 100, count=10000)
     share = (boxes == (433, 0, 133, 100)).all(1).mean()
-    assert abs(share - 31262 / 40000) < 0.025
+    assert abs(share - 31262 / 40000) < 0.014  # nine tries instead of ten would be 0.02 more
 
 
 def test_multi_scale_sizes_and_places_are_tsm():

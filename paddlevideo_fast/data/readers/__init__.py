@@ -1,8 +1,8 @@
 """Readers: one class a back end, the same frames from each.
 
-    reader = build_reader("pyav")
-    with reader.open("clip.mp4") as video:
-        clips = video.read([View([0, 8, 16])], size=(224, 224))
+reader = build_reader("pyav")
+with reader.open("clip.mp4") as video:
+    clips = video.read([View([0, 8, 16])], size=(224, 224))
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ CODECS = ("h264", "hevc", "vp8", "vp9")
 class DecordReader(Reader):
     """Reads mp4, mov, mkv and webm files with H.264, HEVC, VP8 or VP9 through decord.
 
-    Whether decord's frames are exact is judged from the packets, listed by PyAV; files in doubt are refused.
+    Whether the frames are exact is judged from the packets, listed by PyAV; files in doubt are refused, and so are
+    reads in which decord reports a frame it could not decode. A picture that its decoder drops without a report goes
+    unnoticed: decord does not tell the times of what it returns.
 
     Args:
         threads: Decoder threads; 0 lets decord choose.

@@ -25,15 +25,28 @@ class FramesReader(Reader):
 
     Args:
         fps: Frames per second of the stored frames; 0 if it is not known.
+
+    Attributes:
+        short_folders: Times a folder held fewer frames than promised, in this process; the first is logged.
     """
 
     name = "frames"
 
     def __init__(self, fps: float = 0.0):
         self.fps = fps
+        self.short_folders = 0
 
     def open(self, source: Source) -> FramesVideo:
-        return FramesVideo(source, self.fps)
+        video = FramesVideo(source, self.fps)
+        promised = source.num_frames if isinstance(source, FrameFolder) else None
+        if promised is not None and promised > video.info.num_frames:
+            self.short_folders += 1
+            if self.short_folders == 1:
+                logger.warning(
+                    "%s: the list promises %d frames, the folder has %d; using %d, here and in all such folders",
+                    source.path, promised, video.info.num_frames, video.info.num_frames,
+                )  # fmt: skip
+        return video
 
 
 class FramesVideo(Video):
@@ -77,8 +90,8 @@ def list_frames(source: Source) -> list[str]:
         raise VideoError(source, "the 'frames' reader takes a folder of images")
     folder = os.path.abspath(source.path)
     if not os.path.isdir(folder):
-        what = "is a file, not a folder of images" if os.path.exists(folder) else f"does not exist (looked for {folder})"
-        raise VideoError(source, what)
+        missing = f"does not exist (looked for {folder})"
+        raise VideoError(source, "is a file, not a folder of images" if os.path.exists(folder) else missing)
     names = sorted(os.listdir(folder))
     numbered = _match_template(source, names) if source.template else _match_any(source, names)
     if source.start is not None:
@@ -119,10 +132,6 @@ def _in_order(source: FrameFolder, numbered: dict[int, str]) -> list[str]:
     for number in range(low, high + 1):
         if number not in numbered:
             raise VideoError(source, f"{_name(source, numbered, number)} is missing (numbers {low} to {high} expected)")
-    count = high - low + 1
-    if promised is not None and promised > count:
-        logger.warning("%s: the list promises %d frames, the folder has %d; using %d",
-                       source.path, promised, count, count)
     return [numbered[number] for number in range(low, high + 1)]
 
 

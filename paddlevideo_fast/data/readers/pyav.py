@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..video import Source, VideoError, VideoInfo
+from ..video import Source, VideoError
 from .packets import TIMED, open_stream, scan_packets
 from .pictures import make_converter, orient
 from .reader import Reader, Video, load_package

@@ -61,8 +61,8 @@ class Video(ABC):
         check_views(self.source, self.info, views, size)
         clips, places = [], {}
         for view in views:
-            box = view.crop or CropBox(0, 0, self.info.width, self.info.height)
-            clips.append(np.empty((len(view.indices), *(size or (box.height, box.width)), 3), np.uint8))
+            _, _, width, height = view.crop or (0, 0, self.info.width, self.info.height)
+            clips.append(np.empty((len(view.indices), *(size or (height, width)), 3), np.uint8))
             for position, index in enumerate(view.indices):
                 places.setdefault(int(index), []).append((len(clips) - 1, position))
         for index, picture in self.pictures(sorted(places)):

@@ -1,0 +1,188 @@
+"""Pictures of a run: its curves, and a sheet of clips with what was predicted for them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot: no window, no global state, always Agg for a PNG
+from PIL import Image
+
+COLOURS = {"train": "#4878a8", "valid": "#d1603d"}
+RIGHT, WRONG, UNKNOWN = "#2e8b57", "#c0392b", "#444444"
+CELL = 112  # pixels a side of one frame on a sheet
+GAP = 4  # pixels between frames
+MOST_FRAMES = 8  # of one clip on a sheet
+CURVE_SMOOTHING = 30  # points above which a training curve also shows its running mean
+
+
+def plot_training(metrics: str | Path, output: str | Path) -> None:
+    """Draws loss, accuracy and learning rate of a run.
+
+    Args:
+        metrics: ``metrics.jsonl`` of the run: one JSON object a line with ``phase`` ("train" or "valid") and ``step``;
+            ``loss``, ``top1`` (0..1) and ``lr`` are drawn where a line has them.
+        output: PNG to write; its folder is made.
+
+    Raises:
+        ValueError: A line is not JSON, or no line has anything to draw.
+    """
+    lines = read_metrics(metrics)
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    grid = figure.add_gridspec(2, 2, height_ratios=(4, 1))
+    loss, accuracy = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
+    rate = figure.add_subplot(grid[1, :])
+    drawn = draw_curves(loss, lines, "loss", "loss", best=min)
+    drawn |= draw_curves(accuracy, lines, "top1", "top-1 accuracy", best=max)
+    if not drawn:
+        raise ValueError(f"{metrics}: no line has a loss or top1 to draw")
+    if loss.lines:
+        loss.set_ylim(bottom=0)
+    accuracy.set_ylim(0, 1)
+    steps, values = points_of(lines, "train", "lr")
+    rate.plot(steps, values, color="#777777", linewidth=1.2)
+    rate.set_ylabel("learning rate", fontsize=8)
+    rate.set_xlabel("step")
+    for axes in (loss, accuracy, rate):
+        tidy(axes)
+    save(figure, output)
+
+
+def read_metrics(path: str | Path) -> list[dict]:
+    """Reads a file of one JSON object a line. Raises: ValueError naming the line that is none."""
+    rows = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number} is not a JSON object: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}:{number} is not a JSON object: {line[:60]}")
+        rows.append(row)
+    return rows
+
+
+def points_of(lines: Sequence[dict], phase: str, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Picks the finite values of one curve. Returns: float [K] steps, ascending, and float [K] values."""
+    found = [
+        (float(line["step"]), float(line[key]))
+        for line in lines
+        if line.get("phase") == phase and line.get(key) is not None and "step" in line
+    ]
+    points = np.array([point for point in found if math.isfinite(point[1])]).reshape(-1, 2)
+    points = points[np.argsort(points[:, 0], kind="stable")]
+    return points[:, 0], points[:, 1]
+
+
+def draw_curves(axes: Axes, lines: Sequence[dict], key: str, title: str, best: Callable) -> bool:
+    """Draws one number of both phases and names the best of validation; returns whether there was any."""
+    axes.set_title(title)
+    for phase, colour in COLOURS.items():
+        steps, values = points_of(lines, phase, key)
+        if not len(steps):
+            continue
+        if phase == "train" and len(steps) > CURVE_SMOOTHING:
+            axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
+            values = running_mean(values, max(3, len(values) // 15))
+        marker, label = ("o", f"valid, best {best(values):.3f}") if phase == "valid" else (None, "train")
+        axes.plot(steps, values, color=colour, marker=marker, markersize=4, linewidth=1.6, label=label)
+    if axes.lines:
+        axes.legend(frameon=False)
+    return bool(axes.lines)
+
+
+def running_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """Averages over ``width`` neighbours, fewer at the ends. Args: float [K]. Returns: float [K]."""
+    ones = np.ones(width)
+    return np.convolve(values, ones, "same") / np.convolve(np.ones(len(values)), ones, "same")
+
+
+def tidy(axes: Axes) -> None:
+    axes.grid(True, color="#e4e4e4", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def save(figure: Figure, output: str | Path) -> None:
+    Path(output).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=120, format="png")
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """One clip on a contact sheet.
+
+    Attributes:
+        frames: uint8 [T, H, W, 3], RGB; at most eight, evenly spread, are shown, each cut to its middle square.
+        predicted: Name of the class predicted.
+        truth: Name of the right class; None where nobody knows.
+        score: Probability of the predicted class, 0..1; None to leave it out.
+    """
+
+    frames: np.ndarray
+    predicted: str
+    truth: str | None = None
+    score: float | None = None
+
+
+def plot_contact_sheet(rows: Iterable[SheetRow], output: str | Path) -> None:
+    """Draws clips as strips of frames under what was predicted: green where right, red where wrong.
+
+    Args:
+        rows: The clips; more than six stand in two columns.
+        output: PNG to write; its folder is made.
+
+    Raises:
+        ValueError: There are no rows, or a row's frames are not uint8 [T, H, W, 3].
+    """
+    rows = list(rows)
+    if not rows:
+        raise ValueError("a contact sheet needs at least one clip")
+    strips = [strip_of(row.frames) for row in rows]
+    columns = 2 if len(rows) > 6 else 1
+    height = math.ceil(len(rows) / columns)
+    wide = max(strip.shape[1] for strip in strips)
+    figure = Figure(figsize=(columns * (wide / 120 + 0.2), height * (CELL / 120 + 0.34)), layout="constrained")
+    for number, (row, strip) in enumerate(zip(rows, strips)):
+        axes = figure.add_subplot(height, columns, number + 1)
+        axes.imshow(strip, extent=(0, strip.shape[1], CELL, 0), interpolation="antialiased")
+        axes.set_xlim(0, wide)
+        axes.set_axis_off()
+        text, colour = verdict(row)
+        axes.set_title(text, color=colour, fontsize=10, fontweight="bold", loc="left", pad=3)
+    save(figure, output)
+
+
+def verdict(row: SheetRow) -> tuple[str, str]:
+    """Returns the words over a strip and their colour."""
+    score = "" if row.score is None else f" {row.score:.2f}"
+    if row.truth is None:
+        return f"{row.predicted}{score}", UNKNOWN
+    if row.truth == row.predicted:
+        return f"\N{CHECK MARK} {row.predicted}{score}", RIGHT
+    return f"\N{BALLOT X} {row.predicted}{score} (is {row.truth})", WRONG
+
+
+def strip_of(frames: np.ndarray) -> np.ndarray:
+    """Lays frames side by side. Args: uint8 [T, H, W, 3]. Returns: uint8 [CELL, width, 3]."""
+    frames = np.asarray(frames)
+    if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or 0 in frames.shape:
+        raise ValueError(f"frames must be uint8 [T, H, W, 3], got {frames.dtype} {list(frames.shape)}")
+    chosen = np.linspace(0, len(frames) - 1, min(MOST_FRAMES, len(frames))).round().astype(int)
+    height, width = frames.shape[1:3]
+    side = min(height, width)
+    x, y = (width - side) // 2, (height - side) // 2
+    strip = np.full((CELL, len(chosen) * (CELL + GAP) - GAP, 3), 255, np.uint8)
+    for place, index in enumerate(chosen):
+        square = Image.fromarray(np.ascontiguousarray(frames[index, y : y + side, x : x + side]))
+        left = place * (CELL + GAP)
+        strip[:, left : left + CELL] = np.asarray(square.resize((CELL, CELL), Image.Resampling.BICUBIC))
+    return strip
