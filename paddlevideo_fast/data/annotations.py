@@ -145,7 +145,7 @@ def read_multi_label_list(listing: Listing) -> Iterator[VideoRecord]:
 
 
 def read_frame_list(listing: Listing) -> Iterator[VideoRecord]:
-    """Rows ``folder frames label``, or ``folder offset frames label`` with files counted from offset + 1 (mmaction2)."""
+    """Rows ``folder frames label``, or ``folder offset frames label``: files from offset + 1 on, as mmaction2 counts."""
     rows, separator = _rows(listing)
     rows, width = _keep_common_width(listing, rows, separator)
     if width not in ((2, 3) if listing.require_labels else (1, 2, 3)):

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
 from paddlevideo_fast.data.video import FrameFolder
 
-Label = Union[int, tuple[int, ...], tuple[tuple[int, ...], ...], dict[str, int], None]
+Label = int | tuple[int, ...] | tuple[tuple[int, ...], ...] | dict[str, int] | None
 
 VIDEO_SUFFIXES = frozenset(
     {".mp4", ".avi", ".mkv", ".webm", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".ts", ".mts", ".m2ts", ".3gp"}

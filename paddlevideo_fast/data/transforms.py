@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .video import CropBox
+from paddlevideo_fast.data.video import CropBox
 
 
 def crop_resize_flip(

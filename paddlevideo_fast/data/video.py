@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Union
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class FrameFolder:
     num_frames: int | None = None
 
 
-Source = Union[str, Path, bytes, BinaryIO, FrameFolder]
+Source = str | Path | bytes | BinaryIO | FrameFolder
 
 
 def describe_source(source: Source) -> str:

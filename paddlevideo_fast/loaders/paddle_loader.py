@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import signal
+import threading
+import time
+import traceback
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 
+import numpy as np
 import paddle
 
 from paddlevideo_fast.data.dataset import ClipDataset, Sample
@@ -14,6 +21,7 @@ from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
 logger = logging.getLogger("paddlevideo_fast")
 
 PREFETCH_BATCHES = 2
+_LOOK_EVERY_SECONDS = 0.5
 
 
 class LoaderError(RuntimeError):
@@ -28,39 +36,117 @@ class PaddleLoader:
     Args:
         dataset: Reads the batches.
         sampler: Yields lists of keys; iterating again continues from where the sampler then stands.
-        num_workers: Processes; 0 reads in this one.
+        num_workers: Processes; 0 reads in this one, without a time limit.
         timeout: Seconds to wait for a batch before the loader gives up.
     """
 
     def __init__(self, dataset: ClipDataset, sampler: TrainSampler | EvalSampler, num_workers: int, timeout: int):
-        self.sampler, self.num_workers, self.timeout = sampler, num_workers, timeout
-        workers = min(num_workers, len(sampler))
-        self._loader = paddle.io.DataLoader(
-            _KeyBatches(dataset),
-            batch_sampler=_OneItemBatches(sampler),
-            collate_fn=_only_item,
-            num_workers=workers,
-            use_shared_memory=workers > 0 and _shared_memory_suffices(sampler, workers),
-            prefetch_factor=PREFETCH_BATCHES,
-            timeout=timeout if workers else 0,
-            persistent_workers=workers > 0,
-        )
+        self.dataset, self.sampler, self.timeout = dataset, sampler, timeout
+        self.num_workers = min(num_workers, len(sampler))
+        self._loader = None
+        if self.num_workers:
+            self._loader = paddle.io.DataLoader(
+                _KeyBatches(dataset),
+                batch_sampler=_OneItemBatches(sampler),
+                collate_fn=_only_item,
+                num_workers=self.num_workers,
+                use_shared_memory=_shared_memory_suffices(sampler, self.num_workers),
+                prefetch_factor=PREFETCH_BATCHES,
+                persistent_workers=True,
+            )
 
     def __iter__(self) -> Iterator[Sample]:
-        batches = iter(self._loader)
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
+        if self._loader is not None:
+            return self._from_workers()
+        return (_to_tensors(self.dataset.read_batch(keys)) for keys in self.sampler)
+
+    def _from_workers(self) -> Iterator[Sample]:
+        watch = _Watch(self._loader, self.timeout)
+        try:
+            with watch.waiting():
+                batches = iter(self._loader)
+            while True:
+                with watch.waiting():
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                if "exception" in batch:
+                    raise LoaderError(f"a reader process failed:\n{batch['exception']}")
+                yield batch
+        finally:
+            watch.stop()
+
+
+class _Watch:
+    """Ends a wait for batches that will not come, and says why.
+
+    Paddle waits for ever for a worker that hangs (its ``timeout`` only makes it look again), and reports one that was
+    killed by an exception wherever the main thread happens to be, or not at all. Here a thread of its own looks at the
+    worker processes.
+    """
+
+    def __init__(self, loader: paddle.io.DataLoader, timeout: int):
+        self._loader, self._timeout = loader, timeout
+        self._since: float | None = None
+        self._cause: str | None = None
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Limits the time spent inside; an error there becomes a LoaderError with the true cause."""
+        self._since = time.monotonic()
+        try:
+            yield
+        except (SystemError, RuntimeError, OSError) as error:
+            cause = self._cause or f"the reader processes cannot deliver: {str(error).strip().splitlines()[0]}"
+            raise LoaderError(cause) from error
+        finally:
+            self._since = None
+
+    def stop(self) -> None:
+        """Looks no longer; workers may then end."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            iterator = self._loader._iterator  # made by the first iter() of the loader
+            if iterator is None:
+                self._stopped.wait(_LOOK_EVERY_SECONDS)
+                continue
+            paddle.base.core._erase_process_pids(id(iterator))  # or a death raises SystemError anywhere
+            ended = wait([worker.sentinel for worker in iterator._workers], _LOOK_EVERY_SECONDS)
+            since = self._since
+            if self._stopped.is_set():
                 return
-            except (SystemError, RuntimeError) as error:
-                raise LoaderError(
-                    f"no batch from the {self.num_workers} reader processes within {self.timeout} s, or one of them "
-                    "died (the lines above may say why). A file may hang its decoder, memory may be short, or /dev/shm "
-                    "too small (docker: --shm-size). data.num_workers=0 reads in the main process and names the file; "
-                    f"data.timeout sets the limit. First cause: {str(error).strip().splitlines()[0]}"
-                ) from error
-            yield batch
+            if ended:
+                self._cause = _describe_end(next(w for w in iterator._workers if w.sentinel in ended))
+            elif since is not None and time.monotonic() - since > self._timeout:
+                self._cause = (
+                    f"no batch within {self._timeout} s (data.timeout): a file may hang its decoder, or the disk be "
+                    "very slow. data.num_workers=0 reads in the main process, where a debugger shows the file"
+                )
+            else:
+                continue
+            self._give_up(iterator)
+            return
+
+    @staticmethod
+    def _give_up(iterator) -> None:
+        for worker in iterator._workers:
+            worker.kill()  # a hanging one would be waited for when the loader goes
+        iterator._exit_thread_unexpectedly()
+        iterator._resume_worker_cnt = 0  # what the start of another iteration waits for
+
+
+def _describe_end(worker) -> str:
+    worker.join(1)
+    code = worker.exitcode
+    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with status {code}"
+    return (
+        f"reader process {worker.pid} {how}. Memory may be short (data.num_workers and data.batch_size lower the need), "
+        "/dev/shm too small (docker: --shm-size), or a decoder crashed; data.num_workers=0 reads in the main process"
+    )
 
 
 class _KeyBatches(paddle.io.Dataset):
@@ -70,7 +156,10 @@ class _KeyBatches(paddle.io.Dataset):
         self.dataset = dataset
 
     def __getitem__(self, keys):
-        return self.dataset.read_batch(keys)
+        try:
+            return self.dataset.read_batch(keys)
+        except Exception:  # whatever it is, the main process reports it; Paddle would lose it in a thread
+            return {"exception": traceback.format_exc(), "nothing": np.zeros(1, np.int64)}
 
     def __len__(self):
         return len(self.dataset)
@@ -91,6 +180,17 @@ class _OneItemBatches:
 
 def _only_item(items: list[Sample]) -> Sample:
     return items[0]
+
+
+def _to_tensors(batch: Sample) -> Sample:
+    return {
+        name: _to_tensors(value)
+        if isinstance(value, dict)
+        else paddle.to_tensor(value)
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in batch.items()
+    }
 
 
 def _shared_memory_suffices(sampler, workers: int) -> bool:

@@ -105,7 +105,7 @@ def _folder_name(path: str) -> str:
 
 def extract(job: Job, options: Options) -> Outcome:
     """Writes the frames of one video; they appear under their final name only when all are there."""
-    from ..data.video import VideoError
+    from paddlevideo_fast.data.video import VideoError
 
     if os.path.isdir(job.folder):
         return Outcome(job, len(os.listdir(job.folder)))
@@ -122,9 +122,9 @@ def extract(job: Job, options: Options) -> Outcome:
 
 
 def _write_frames(source: str, folder: str, options: Options) -> int:
-    from ..data.readers import build_reader
-    from ..data.transforms import crop_resize_flip
-    from ..data.video import VideoError
+    from paddlevideo_fast.data.readers import build_reader
+    from paddlevideo_fast.data.transforms import crop_resize_flip
+    from paddlevideo_fast.data.video import VideoError
 
     with build_reader("pyav").open(source) as video:
         info = video.info

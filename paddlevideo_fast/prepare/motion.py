@@ -56,11 +56,12 @@ SIZE_RANGE = (112, 240)  # pixels, each side
 DURATION_RANGE = (1.5, 4.0)  # seconds
 VERSION = 1  # of the pictures a seed stands for; raise it when a change of this code changes them
 
-# How far the camera goes in one clip, least and most; the speed follows from the clip's length.
-PAN_TRAVEL = (0.25, 0.75)  # short sides of the picture
-ZOOM_TRAVEL = (0.30, 0.75)  # natural logarithm of the magnification
-ROLL_TRAVEL = (0.40, 1.20)  # radians
-SCENE_ACROSS = (150, 260)  # texture pixels seen across the short side of the picture, at mid zoom
+# How far the camera goes in one clip at most, and the least part of that; the speed follows from the clip's length.
+PAN_TRAVEL = 0.45  # short sides of the picture
+ZOOM_TRAVEL = 0.60  # natural logarithm of the magnification
+ROLL_TRAVEL = 0.95  # radians
+LEAST_REACH = 0.5
+SCENE_ACROSS = (110, 180)  # texture pixels seen across the short side of the picture, at mid zoom
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def draw_clip(rng: np.random.Generator, name: str, label: int, size, duration) -
     fps = FRAME_RATES[int(rng.integers(len(FRAME_RATES)))]
     num_frames = max(2, round(rng.uniform(*duration) * float(fps)))
     seconds = np.arange(num_frames) / float(fps)
-    reach = rng.uniform(1 / 3, 1)  # of the greatest travel; the ranges above are all about 1 : 3
+    reach = rng.uniform(LEAST_REACH, 1)
     camera = draw_path(rng, CLASSES[label], seconds, reach, min(width, height))
     gain = rng.uniform(0.92, 1.05) + rng.uniform(0, 0.08) * np.sin(
         rng.uniform(0, 2 * np.pi) + rng.uniform(0.3, 1.5) * seconds
@@ -263,7 +264,7 @@ def draw_path(rng: np.random.Generator, motion: str, seconds: np.ndarray, reach:
     Returns:
         float64 [T, 4] as in ``Clip.camera``.
     """
-    pan, zoom, roll = (reach * most for _, most in (PAN_TRAVEL, ZOOM_TRAVEL, ROLL_TRAVEL))
+    pan, zoom, roll = (reach * most for most in (PAN_TRAVEL, ZOOM_TRAVEL, ROLL_TRAVEL))
     place = seconds / seconds[-1]
     ease = rng.uniform(-0.5, 0.5)
     way = place + ease * np.sin(2 * np.pi * place) / (2 * np.pi) - 0.5  # rises from -0.5 to 0.5, never falls

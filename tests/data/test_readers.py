@@ -403,9 +403,9 @@ def test_refusal_while_reading_reaches_the_fallback(video_file, expected, monkey
 
 
 def test_wrong_names_and_arguments():
-    with pytest.raises(ValueError, match="no reader 'decrod', did you mean 'decord'.*pyav, decord, opencv, frames"):
+    with pytest.raises(ValueError, match="unknown reader 'decrod'; did you mean 'decord'.*decord, frames, opencv, pyav"):
         build_reader("decrod")
-    with pytest.raises(ValueError, match="'pyav' has no argument 'thread', did you mean 'threads'"):
+    with pytest.raises(ValueError, match="reader pyav: unknown argument 'thread'; did you mean 'threads'"):
         build_reader("pyav", thread=2)
     assert build_reader("decord", threads=2).second.threads == 2
 

@@ -7,11 +7,17 @@ with reader.open("clip.mp4") as video:
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
-from ..video import (
+from paddlevideo_fast.arguments import check_arguments, lookup
+from paddlevideo_fast.data.readers.decord import DecordReader
+from paddlevideo_fast.data.readers.fallback import FallbackReader
+from paddlevideo_fast.data.readers.frames import FramesReader
+from paddlevideo_fast.data.readers.opencv import OpencvReader
+from paddlevideo_fast.data.readers.pyav import PyavReader
+from paddlevideo_fast.data.readers.reader import Reader, Video, has_package, missing_package
+from paddlevideo_fast.data.video import (
     CropBox,
     FrameFolder,
     InexactReaderError,
@@ -20,12 +26,6 @@ from ..video import (
     VideoInfo,
     View,
 )
-from .decord import DecordReader
-from .fallback import FallbackReader
-from .frames import FramesReader
-from .opencv import OpencvReader
-from .pyav import PyavReader
-from .reader import Reader, Video, has_package, missing_package
 
 __all__ = [
     "READERS",
@@ -65,34 +65,19 @@ def build_reader(name: str, fallback: str | None = "pyav", **kwargs: Any) -> Rea
         **kwargs: Arguments of the reader's constructor; those the fallback knows reach it too.
 
     Raises:
-        ValueError: No such reader, or no such argument.
+        ArgumentError: No such reader, or no such argument.
         ImportError: The reader's package is not installed.
     """
     reader = _construct(name, kwargs)
     if fallback is None or fallback == name or not reader.may_refuse:
         return reader
-    known = inspect.signature(_find(fallback)).parameters
+    known = inspect.signature(lookup(READERS, fallback, "reader")).parameters
     return FallbackReader(reader, _construct(fallback, {key: kwargs[key] for key in kwargs if key in known}))
 
 
-def _find(name: str) -> type[Reader]:
-    if name not in READERS:
-        raise ValueError(f"no reader {name!r}{_nearest(name, READERS)}; readers: {', '.join(READERS)}")
-    return READERS[name]
-
-
 def _construct(name: str, kwargs: dict[str, Any]) -> Reader:
-    kind = _find(name)
-    known = inspect.signature(kind).parameters
-    for key in kwargs:
-        if key not in known:
-            names = ", ".join(known) or "none"
-            raise ValueError(f"reader {name!r} has no argument {key!r}{_nearest(key, known)}; arguments: {names}")
+    kind = lookup(READERS, name, "reader")
+    check_arguments(kind, kwargs, f"reader {name}")
     if kind.package is not None and not has_package(kind.package):
         raise ImportError(missing_package(kind.package, name))
     return kind(**kwargs)
-
-
-def _nearest(name: str, names: Any) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""

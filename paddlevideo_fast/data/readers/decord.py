@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..video import InexactReaderError, Source
-from .packets import PacketIndex, scan_packets
-from .reader import Reader, Video, load_package
-from .sources import resolve
+from paddlevideo_fast.data.readers.packets import PacketIndex, scan_packets
+from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.sources import resolve
+from paddlevideo_fast.data.video import InexactReaderError, Source
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 BATCH = 32  # frames held at a time

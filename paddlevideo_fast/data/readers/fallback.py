@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..video import InexactReaderError, Source, VideoInfo, View
-from .reader import Reader, Video
+from paddlevideo_fast.data.readers.reader import Reader, Video
+from paddlevideo_fast.data.video import InexactReaderError, Source, VideoInfo, View
 
 logger = logging.getLogger("paddlevideo_fast")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..video import FrameFolder, Source, VideoError, VideoInfo
-from .reader import Reader, Video, has_package
+from paddlevideo_fast.data.readers.reader import Reader, Video, has_package
+from paddlevideo_fast.data.video import FrameFolder, Source, VideoError, VideoInfo
 
 IMAGE = re.compile(r"(.*?)(\d+)(\.(?:jpe?g|png))$", re.IGNORECASE)
 FIELD = re.compile(r"\{[^{}]*\}")

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..video import InexactReaderError, Source
-from .packets import TIMED, PacketIndex, scan_packets
-from .reader import Reader, Video, load_package
-from .sources import resolve
+from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, scan_packets
+from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.sources import resolve
+from paddlevideo_fast.data.video import InexactReaderError, Source
 
 
 class OpencvReader(Reader):

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..video import Source, VideoError, VideoInfo
-from .pictures import orientation
-from .sources import explain_unreadable
+from paddlevideo_fast.data.readers.pictures import orientation
+from paddlevideo_fast.data.readers.sources import explain_unreadable
+from paddlevideo_fast.data.video import Source, VideoError, VideoInfo
 
 NO_TIME = np.iinfo(np.int64).min
 

@@ -7,11 +7,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..video import Source, VideoError
-from .packets import TIMED, open_stream, scan_packets
-from .pictures import make_converter, orient
-from .reader import Reader, Video, load_package
-from .sources import resolve
+from paddlevideo_fast.data.readers.packets import TIMED, open_stream, scan_packets
+from paddlevideo_fast.data.readers.pictures import make_converter, orient
+from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.sources import resolve
+from paddlevideo_fast.data.video import Source, VideoError
 
 # Streams without an index may begin anywhere, as a recording of a broadcast does.
 STREAMING = ("mpegts", "mpeg", "mpegvideo", "m4v", "h264", "hevc")

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import numpy as np
 
-from ..transforms import crop_resize_flip
-from ..video import CropBox, Source, VideoError, VideoInfo, View, check_views
+from paddlevideo_fast.data.transforms import crop_resize_flip
+from paddlevideo_fast.data.video import CropBox, Source, VideoError, VideoInfo, View, check_views
 
 PACKAGES = {"av": "av", "decord": "decord", "cv2": "opencv-python-headless"}
 
@@ -163,7 +163,7 @@ def load_package(module: str, reader: str) -> ModuleType:
 
 def missing_package(module: str, reader: str, cause: str = "is not installed") -> str:
     """Returns the message for a reader whose package is not there."""
-    from . import available_readers
+    from paddlevideo_fast.data.readers import available_readers
 
     others = ", ".join(available_readers()) or "none"
     return (

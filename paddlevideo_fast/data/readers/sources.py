@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-from ..video import FrameFolder, Source, VideoError
+from paddlevideo_fast.data.video import FrameFolder, Source, VideoError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"<?xml", b"<MPD", b"v=0\r\n", b"v=0\n")
