@@ -31,7 +31,7 @@ def _number_from_text(value: Any) -> Any:
     return value
 
 
-Float = Annotated[float, BeforeValidator(_number_from_text)]
+Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number_from_text)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Positive = Annotated[Float, Field(gt=0)]
@@ -191,9 +191,17 @@ class Config(Section):
             window = self.data.sampling.arguments.get("window", 64)
             if isinstance(window, int) and self.data.num_frames > window:
                 raise ValueError(f"data.num_frames {self.data.num_frames} does not fit the dense window of {window}")
-        names = self.data.train.flip_labels if self.data.train else None
-        if names and not self.data.train.flip:
+        labels = self.data.train.flip_labels if self.data.train else None
+        if labels and not self.data.train.flip:
             raise ValueError("data.train.flip_labels has no effect while data.train.flip is 0")
+        for label, other in (labels or {}).items():
+            if labels.get(other) != label:
+                raise ValueError(f"data.train.flip_labels has {label}: {other}, so it needs {other}: {label} too")
+        for phase in ("valid", "test"):
+            section = getattr(self.data, phase)
+            if section and section.short_side and section.short_side < (section.crop_size or self.data.crop_size):
+                crop = f"crop_size {section.crop_size or self.data.crop_size}"
+                raise ValueError(f"data.{phase}.short_side {section.short_side} is smaller than the {crop}")
         return self
 
 
@@ -204,6 +212,8 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, (str, int)):
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: {key!r} cannot be a key; keys are names")
             if key in seen:
                 raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
             seen.add(key)
@@ -224,12 +234,13 @@ def _parse(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def load_config(path: str | Path, overrides: typing.Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: typing.Sequence[str] = (), **values: Any) -> Config:
     """Reads and checks a configuration.
 
     Args:
         path: YAML file.
         overrides: ``a.b=value`` strings; the value is parsed as YAML and never evaluated.
+        **values: Values of top keys that replace what file and overrides say, taken as they are.
 
     Raises:
         ConfigError: naming file, key, given value and the nearest valid choice.
@@ -241,12 +252,12 @@ def load_config(path: str | Path, overrides: typing.Sequence[str] = ()) -> Confi
         raise ConfigError(f"{path.absolute()}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-    values = _parse(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys, found {type(values).__name__}")
+    tree = _parse(text, str(path))
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys, found {type(tree).__name__}")
     for override in overrides:
-        _apply(values, override)
-    return validate(values, str(path))
+        _apply(tree, override)
+    return validate({**tree, **values}, str(path))
 
 
 def validate(values: dict[str, Any], where: str) -> Config:
@@ -290,6 +301,9 @@ def _explain(problem: dict[str, Any], values: dict[str, Any]) -> str:
         return f"{key}: this key is required"
     if problem["type"] == "literal_error":
         return f"{key}: {problem['input']!r} is not one of {problem['ctx']['expected']}"
+    if problem["type"] == "model_type":
+        first = "name: ..., " if problem["ctx"]["class_name"] in ("Named", "OptimizerConfig") else ""
+        return f"{key}: should be a mapping of keys, {{{first}...}}, given {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}: {message}" if key else message
@@ -324,5 +338,6 @@ def resolve_path(path: str, config_path: str | Path) -> Path:
     for candidate in tried:
         if candidate.exists():
             return candidate
-    places = " nor ".join(dict.fromkeys(str(p) for p in tried))
-    raise ConfigError(f"{config_path}: {path}: found neither at {places}")
+    if tried[0] == tried[1]:
+        raise ConfigError(f"{config_path}: {path}: there is no {tried[0]}")
+    raise ConfigError(f"{config_path}: {path}: found neither at {tried[0]} nor {tried[1]}")

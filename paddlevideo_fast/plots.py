@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot: no window, no global state, always Agg for a PNG
 from PIL import Image
+
+from paddlevideo_fast.data.video import VideoInfo
 
 COLOURS = {"train": "#4878a8", "valid": "#d1603d"}
 RIGHT, WRONG, UNKNOWN = "#2e8b57", "#c0392b", "#444444"
@@ -114,6 +117,51 @@ def tidy(axes: Axes) -> None:
 def save(figure: Figure, output: str | Path) -> None:
     Path(output).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=120, format="png")
+
+
+def plot_dataset(infos: Sequence[VideoInfo], codecs: Sequence[str], output: str | Path) -> None:
+    """Draws what the videos of a data set are like: durations, sizes, frame rates and codecs.
+
+    Args:
+        infos: One a video; where none has a time the numbers of frames stand for the durations.
+        codecs: Name of the codec of each.
+        output: PNG to write; its folder is made.
+
+    Raises:
+        ValueError: There are no videos.
+    """
+    if not infos:
+        raise ValueError("a picture of a data set needs at least one video")
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    lengths, sides, rates, bars = figure.subplots(2, 2).flat
+    timed = [info for info in infos if info.fps]
+    if timed:
+        draw_histogram(lengths, [info.duration for info in timed], "duration (s)")
+    else:
+        draw_histogram(lengths, [info.num_frames for info in infos], "frames")
+    draw_histogram(sides, [min(info.width, info.height) for info in infos], "shorter side (pixels)")
+    draw_histogram(rates, [info.fps for info in timed], "frames per second")
+    counts = Counter(codecs).most_common(10)
+    bars.barh([name for name, _ in counts], [count for _, count in counts], color=COLOURS["train"])
+    bars.invert_yaxis()
+    bars.set_title("codecs")
+    bars.set_xlabel("videos")
+    for axes in (lengths, sides, rates, bars):
+        tidy(axes)
+    save(figure, output)
+
+
+def draw_histogram(axes: Axes, values: Sequence[float], title: str) -> None:
+    """Draws how often values occur; the highest one in a hundred counts into the last bar."""
+    axes.set_title(title)
+    axes.set_ylabel("videos")
+    if not values:
+        axes.text(0.5, 0.5, "not known", ha="center", va="center", transform=axes.transAxes, color=UNKNOWN)
+        return
+    low, high = min(values), float(np.percentile(values, 99))
+    if high <= low:
+        low, high = low - 0.5, low + 0.5
+    axes.hist(np.minimum(values, high), bins=np.linspace(low, high, 31), color=COLOURS["train"])
 
 
 @dataclass(frozen=True)

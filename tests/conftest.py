@@ -238,3 +238,12 @@ def to_rgb(frames: list[av.VideoFrame]) -> np.ndarray:
     flags = av.video.reformatter.Interpolation
     exact = flags.BILINEAR | flags.ACCURATE_RND | flags.FULL_CHR_H_INT
     return np.stack([f.reformat(format="rgb24", interpolation=exact, threads=1).to_ndarray() for f in frames])
+
+
+@pytest.fixture(scope="session")
+def motion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a very small motion data set: 16, 8 and 8 clips of half a second, 48 to 64 pixels a side."""
+    from paddlevideo_fast.prepare.motion import make_motion_dataset
+
+    folder = tmp_path_factory.mktemp("motion")
+    return make_motion_dataset(folder, train=16, valid=8, test=8, size=(48, 64), duration=(0.5, 0.6))

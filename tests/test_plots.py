@@ -7,8 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
+from paddlevideo_fast.data.video import VideoInfo
 from paddlevideo_fast.plots import (
     CELL,
     COLOURS,
@@ -16,7 +18,9 @@ from paddlevideo_fast.plots import (
     UNKNOWN,
     WRONG,
     SheetRow,
+    draw_histogram,
     plot_contact_sheet,
+    plot_dataset,
     plot_training,
     points_of,
     read_metrics,
@@ -134,3 +138,26 @@ def test_wrong_frames_are_refused(tmp_path):
         plot_contact_sheet([SheetRow(np.zeros((2, 4, 4, 3), np.float32), "a")], tmp_path / "sheet.png")
     with pytest.raises(ValueError, match="at least one clip"):
         plot_contact_sheet([], tmp_path / "sheet.png")
+
+
+def test_dataset_picture_shows_all_four(tmp_path):
+    random = np.random.default_rng(0)
+    infos = [VideoInfo(250, 25.0, 340, 256, float(seconds)) for seconds in random.normal(10, 2, 200)]
+    output = tmp_path / "deep" / "report.png"
+    plot_dataset(infos, ["h264"] * 150 + ["vp9"] * 50, output)
+    assert Image.open(output).size == (1200, 720)
+    picture = np.asarray(Image.open(output).convert("RGB")).astype(int)
+    drawn = np.abs(picture - rgb(COLOURS["train"])).max(axis=2) <= 12
+    for rows in (slice(None, 360), slice(360, None)):
+        for columns in (slice(None, 600), slice(600, None)):
+            assert drawn[rows, columns].sum() > 500
+    plot_dataset([VideoInfo(7, 0.0, 96, 64, 0.0)], ["jpeg"], output)
+    with pytest.raises(ValueError, match="at least one video"):
+        plot_dataset([], [], output)
+
+
+def test_outliers_do_not_flatten_a_histogram():
+    axes = Figure().add_subplot()
+    draw_histogram(axes, [*range(100, 200), 10**6], "x")
+    counts = [bar.get_height() for bar in axes.patches]
+    assert sum(counts) == 101 and sum(count > 0 for count in counts) == 30

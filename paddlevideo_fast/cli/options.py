@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import sys
+import traceback
 
 
 def config_parser(description: str, weights_required: bool) -> argparse.ArgumentParser:
@@ -30,6 +34,31 @@ def config_parser(description: str, weights_required: bool) -> argparse.Argument
     return parser
 
 
-def fail(error: Exception) -> SystemExit:
+def fail(error: Exception, rank: int = 0) -> SystemExit:
     """Makes an exit with status 1 whose message is the error's, without a traceback."""
+    if rank:
+        tell_launcher(f"rank {rank} error: {error}")
     return SystemExit(f"error: {error}")
+
+
+def tell_launcher(text: str) -> None:
+    """Writes to the console of the process that started this one.
+
+    Paddle's launcher shows the first rank only. When another one fails, the first breaks off in the middle of an
+    exchange and its crash hides the cause.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{os.getppid()}/fd/2", "a", encoding="utf-8") as console:
+        console.write(f"{text}\n")
+
+
+def tell_uncaught(rank: int) -> None:
+    """Has the traceback of an error nobody expected reach the launcher's console too."""
+    if rank == 0:
+        return
+
+    def hook(kind, error, trace):
+        text = "".join(traceback.format_exception(kind, error, trace))
+        print(text, file=sys.stderr, flush=True)
+        tell_launcher(f"rank {rank} {text}")
+
+    sys.excepthook = hook

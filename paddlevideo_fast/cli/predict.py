@@ -12,8 +12,8 @@ from paddlevideo_fast.cli.runtime import prepare
 def main(argv: list[str] | None = None) -> None:
     """Parses the command line and prints one JSON object a line for each video."""
     parser = config_parser(
-        "Classify videos. Prints one JSON line an input: path, topk [{label, name, score}]; a video that cannot be read "
-        "gets a line with its error, and the exit status is then 1.",
+        "Classify videos. Prints one JSON line an input: path, topk [{label, name, score}]; a video that cannot be "
+        "read gets a line with its error, and the exit status is then 1.",
         weights_required=True,
     )
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help="video files, folders of videos, or frame folders")
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     prepare()
     from paddlevideo_fast.arguments import ArgumentError
     from paddlevideo_fast.config import ConfigError, load_config
+    from paddlevideo_fast.data.annotations import AnnotationError
     from paddlevideo_fast.data.video import VideoError
     from paddlevideo_fast.inference.predictor import Predictor, find_inputs
     from paddlevideo_fast.models.weights.load import WeightsError
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         config = load_config(args.config, args.override)
         predictor = Predictor(config, args.config, args.weights)
-    except (ConfigError, ArgumentError, WeightsError, FileNotFoundError) as error:
+    except (ConfigError, ArgumentError, AnnotationError, WeightsError, OSError) as error:
         raise fail(error) from None
     failed = 0
     for path in find_inputs(args.inputs):

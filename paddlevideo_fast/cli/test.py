@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
-from paddlevideo_fast.cli.options import config_parser, fail
+from paddlevideo_fast.cli.options import config_parser, fail, tell_uncaught
 from paddlevideo_fast.cli.runtime import prepare
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -33,12 +32,13 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine.build import build_augment, build_evaluation, build_model, build_task
     from paddlevideo_fast.engine.distributed import start_ranks
     from paddlevideo_fast.engine.evaluate import EvaluationError, evaluate
-    from paddlevideo_fast.engine.log import setup_logging
+    from paddlevideo_fast.engine.log import say_metrics, setup_logging, to_json
     from paddlevideo_fast.engine.precision import Precision
     from paddlevideo_fast.loaders.paddle_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError, load_weights
 
     ranks = start_ranks()
+    tell_uncaught(ranks.rank)
     output_dir = Path(config.output_dir)
     setup_logging(ranks.rank, output_dir)
     for note in notes:
@@ -51,15 +51,13 @@ def main(argv: list[str] | None = None) -> None:
         load_weights(model, args.weights)
         forward = Precision(config.amp).wrap(model)
         result = evaluate(model, forward, task, data, ranks, build_augment(config, "test"))
-    except (*expected, FileNotFoundError) as error:
-        raise fail(error) from None
+    except (*expected, OSError) as error:
+        raise fail(error, ranks.rank) from None
     if not ranks.is_first:
         return
     path = output_dir / "results.json"
-    path.write_text(json.dumps({**result.metrics, "failed": result.failures}, indent=2, ensure_ascii=False) + "\n")
-    logger.info(
-        "test  %s", "  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.metrics.items())
-    )
+    path.write_text(to_json({**result.metrics, "failed": result.failures}, indent=2) + "\n", encoding="utf-8")
+    logger.info("test  %s", say_metrics(result.metrics))
     logger.info("wrote %s", path.absolute())
     if result.failures:
         lines = "\n  ".join(result.failures)

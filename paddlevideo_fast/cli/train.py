@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from paddlevideo_fast.cli.options import config_parser, fail
+from paddlevideo_fast.cli.options import config_parser, fail, tell_uncaught
 from paddlevideo_fast.cli.runtime import prepare
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -14,7 +14,8 @@ logger = logging.getLogger("paddlevideo_fast")
 def main(argv: list[str] | None = None) -> None:
     """Parses the command line and trains."""
     parser = config_parser(
-        "Train a model. Run it alone, or on several devices with: python -m paddle.distributed.launch tools/train.py ...",
+        "Train a model. Run it alone, or on several devices with: "
+        "python -m paddle.distributed.launch tools/train.py ...",
         weights_required=False,
     )
     parser.add_argument(
@@ -32,19 +33,21 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--amp", action="store_true", help="mixed precision, as amp.enabled=true")
     parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="stop after N optimiser steps in all")
     args = parser.parse_args(argv)
+    if args.max_steps is not None and args.max_steps < 1:
+        parser.error(f"--max-steps {args.max_steps}: must be at least 1")
 
     notes = prepare()
     from paddlevideo_fast.arguments import ArgumentError
     from paddlevideo_fast.config import ConfigError, load_config
     from paddlevideo_fast.data.annotations import AnnotationError
 
-    overrides = list(args.override)
-    overrides += [f"weights={args.weights}"] if args.weights else []
-    overrides += [f"output_dir={args.resume}"] if args.resume else []
-    overrides += [f"seed={args.seed}"] if args.seed is not None else []
-    overrides += ["amp.enabled=true"] if args.amp else []
+    given = {"weights": args.weights, "output_dir": args.resume or None, "seed": args.seed}
+    given = {key: value for key, value in given.items() if value is not None}
+    overrides = [*args.override, *(["amp.enabled=true"] if args.amp else [])]
     try:
-        config = load_config(args.config, overrides)
+        config = load_config(args.config, overrides, **given)
+        if args.resume is not None and not Path(config.output_dir).is_dir():
+            raise ConfigError(f"--resume: there is no folder {Path(config.output_dir).absolute()} to continue from")
     except ConfigError as error:
         raise fail(error) from None
 
@@ -52,19 +55,21 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine.build import build_training
     from paddlevideo_fast.engine.checkpoint import CheckpointError
     from paddlevideo_fast.engine.distributed import start_ranks
+    from paddlevideo_fast.engine.evaluate import EvaluationError
     from paddlevideo_fast.engine.failures import TooManyFailuresError
     from paddlevideo_fast.engine.log import setup_logging
     from paddlevideo_fast.loaders.paddle_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError
 
     ranks = start_ranks()
+    tell_uncaught(ranks.rank)
     setup_logging(ranks.rank, Path(config.output_dir))
     for note in notes:
         logger.info("%s", note)
     expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, CheckpointError, LoaderError)
-    expected += (TooManyFailuresError, engine.NonFiniteLossError, FileNotFoundError)
+    expected += (TooManyFailuresError, engine.NonFiniteLossError, EvaluationError, OSError)
     try:
         run = build_training(config, args.config, ranks, validate=args.validate)
         engine.train(run, resume=args.resume is not None, max_steps=args.max_steps)
     except expected as error:
-        raise fail(error) from None
+        raise fail(error, ranks.rank) from None

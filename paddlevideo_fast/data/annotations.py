@@ -22,10 +22,20 @@ from paddlevideo_fast.data.dataset_lists import (
     read_ssv2_json,
     read_ucf101,
 )
-from paddlevideo_fast.data.records import VIDEO_SUFFIXES, AnnotationError, Label, Listing, VideoRecord, class_key
+from paddlevideo_fast.data.records import (
+    MAX_DIGITS,
+    VIDEO_SUFFIXES,
+    AnnotationError,
+    Label,
+    Listing,
+    VideoRecord,
+    class_key,
+)
 from paddlevideo_fast.data.video import FrameFolder
 
 __all__ = ["FORMATS", "AnnotationError", "VideoRecord", "load_annotations", "load_class_names"]
+
+SEPARATORS = {" ": "blanks", "\t": "tabs", ",": "commas"}
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -39,7 +49,7 @@ def _split_last(line: str, separator: str) -> tuple[str, int] | None:
     cut = max(line.rfind(" "), line.rfind("\t")) if separator == " " else line.rfind(separator)
     number = line[cut + 1 :].strip(" \t")
     digits = number[1:] if number[:1] == "-" else number
-    if cut < 1 or not (digits.isascii() and digits.isdigit()):
+    if cut < 1 or not (digits.isascii() and digits.isdigit()) or len(digits) > MAX_DIGITS:
         return None
     return line[:cut].rstrip(" \t"), int(number)
 
@@ -74,15 +84,18 @@ def _rows(listing: Listing, limit: int | None = None) -> tuple[list[tuple[int, s
 
 
 def _widths(rows: list[tuple[int, str]], separator: str) -> tuple[list[int], int]:
-    """Returns the count of trailing numbers of every row, and the most common one."""
+    """Returns the count of trailing numbers of every row, and the most common one of those that have any."""
     widths = [len(_split_numbers(line, separator)[1]) for _, line in rows]
-    return widths, Counter(widths).most_common(1)[0][0]
+    return widths, Counter(filter(None, widths)).most_common(1)[0][0] if any(widths) else 0
 
 
 def _complain_of_width(listing: Listing, row: int, line: str, width: int, common: int) -> None:
-    listing.complain(
-        f"{listing.origin(row)}: {width + 1} column{'s' if width else ''} where other rows have {common + 1}: {line!r}"
-    )
+    columns = f"{width + 1} column{'s' if width else ''} where other rows have {common + 1}"
+    listing.complain(f"{listing.origin(row)}: {columns}: {line!r}{_header_hint(row, width, line)}")
+
+
+def _header_hint(row: int, width: int, line: str) -> str:
+    return "; if this is a header, remove it" if row == 1 and not width and not _is_video(line) else ""
 
 
 def _keep_common_width(listing: Listing, rows: list[tuple[int, str]], separator: str) -> tuple[list, int]:
@@ -94,8 +107,11 @@ def _keep_common_width(listing: Listing, rows: list[tuple[int, str]], separator:
     return [row for row, width in zip(rows, widths) if width == common], common
 
 
-def _missing_label(listing: Listing, row: int, line: str) -> None:
-    hint = "; if this is a header, remove it" if row == 1 and not _is_video(line) else ""
+def _missing_label(listing: Listing, row: int, line: str, separator: str = "") -> None:
+    hint = _header_hint(row, 0, line)
+    for other, name in SEPARATORS.items():
+        if separator and other != separator and _split_last(line, other) is not None:
+            hint = f"; other rows separate the columns by {SEPARATORS[separator]}, this one by {name}"
     listing.complain(f"{listing.origin(row)}: {line!r} has no label that is a whole number{hint}")
 
 
@@ -110,7 +126,7 @@ def _split_label(listing: Listing, row: int, line: str, separator: str) -> tuple
         return None if label is None else (head.rstrip(), label)
     if not listing.require_labels and (_is_video(line) or not head):
         return line, None
-    _missing_label(listing, row, line)
+    _missing_label(listing, row, line, separator)
     return None
 
 
@@ -134,7 +150,7 @@ def read_multi_label_list(listing: Listing) -> Iterator[VideoRecord]:
     """Rows ``path label label ...``, labels separated by blanks, tabs or commas."""
     rows, _ = _rows(listing)
     for row, line in rows:
-        found = re.search(r"(?:[ \t,]+-?[0-9]+)+$", line)
+        found = re.search(rf"(?:[ \t,]+-?[0-9]{{1,{MAX_DIGITS}}})+$", line)
         if not found and (listing.require_labels or not _is_video(line)):
             _missing_label(listing, row, line)
             continue
@@ -145,7 +161,7 @@ def read_multi_label_list(listing: Listing) -> Iterator[VideoRecord]:
 
 
 def read_frame_list(listing: Listing) -> Iterator[VideoRecord]:
-    """Rows ``folder frames label``, or ``folder offset frames label``: files from offset + 1 on, as mmaction2 counts."""
+    """Rows ``folder frames label``, or ``folder offset frames label``: numbered from offset + 1 (mmaction2)."""
     rows, separator = _rows(listing)
     rows, width = _keep_common_width(listing, rows, separator)
     if width not in ((2, 3) if listing.require_labels else (1, 2, 3)):
@@ -211,8 +227,7 @@ def recognise_format(listing: Listing) -> str:
         return "charades_frames"
     if "youtube_id" in header and "time_start" in header:
         return "kinetics_csv"
-    widths, _ = _widths(rows, separator)
-    width = Counter(filter(None, widths)).most_common(1)[0][0] if any(widths) else 0  # the rest is for the format
+    _, width = _widths(rows, separator)  # rows without a number are for the format to name
     if width <= 1:
         return "video"
     files = [(row, line) for row, line in rows if _is_video(_split_numbers(line, separator)[0])]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paddlevideo_fast.data.records import AnnotationError, read_text
 
-_NUMBERED = re.compile(r'([0-9]+)(?:[ \t]*,[ \t]*|[ \t]+)("(.+)"|.+)')
+_NUMBERED = re.compile(r'([0-9]{1,18})(?:[ \t]*,[ \t]*|[ \t]+)("(.+)"|.+)')
 
 
 def load_class_names(path: str | os.PathLike) -> list[str]:
@@ -28,8 +28,7 @@ def load_class_names(path: str | os.PathLike) -> list[str]:
     """
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if path.suffix == ".json":
-        data = json.loads(read_text(path))
-        names = data if isinstance(data, list) else _in_order(path, [(int(i), name) for name, i in data.items()])
+        names = _names_of_json(path)
     else:
         lines = [line.strip(" \t") for line in read_text(path).replace("\r\n", "\n").replace("\r", "\n").split("\n")]
         names = _names_of_lines(path, lines)
@@ -40,6 +39,22 @@ def load_class_names(path: str | os.PathLike) -> list[str]:
         if seen.setdefault(name, index) != index:
             raise AnnotationError(f"{path}: {name!r} names both class {seen[name]} and class {index}")
     return names
+
+
+def _names_of_json(path: Path) -> list[str]:
+    try:
+        data = json.loads(read_text(path))
+        if isinstance(data, dict):
+            return _in_order(path, [(int(number), name) for name, number in data.items()])
+    except json.JSONDecodeError as error:
+        raise AnnotationError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except AnnotationError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AnnotationError(f"{path}: not a JSON object of ids by name: {error}") from error
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise AnnotationError(f"{path}: not a JSON list of names, nor an object of ids by name")
+    return data
 
 
 def _names_of_lines(path: Path, lines: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.plan import ClipRecipe
 from paddlevideo_fast.data.readers import Reader
-from paddlevideo_fast.data.samplers import PADDING, SampleKey
+from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.data.video import VideoError
 
 Sample = dict[str, Any]
@@ -46,7 +46,7 @@ class ClipDataset:
             ``clip`` uint8 [T, H, W, 3], ``target``, ``index``, ``view``, ``weight`` 1.0 and ``aug``.
 
         Raises:
-            VideoError: The source cannot be read; the message names the row, the path and the reason.
+            VideoError: The source cannot be read; the message names the path and the reason.
         """
         return self.read([key])[0]
 
@@ -82,15 +82,13 @@ class ClipDataset:
         rows: list[Sample | None] = []
         errors = []
         for index, group in groupby(keys, key=lambda key: key.index):
-            group = list(group)
-            if index == PADDING:
-                rows += [None] * len(group)
-                continue
+            weight, row = (1, index) if index >= 0 else (0, ~index)
+            group = [key._replace(index=row) for key in group]
             try:
-                rows += self.read(group)
+                rows += [{**sample, "weight": np.float32(weight)} for sample in self.read(group)]
             except VideoError as error:
                 rows += [None] * len(group)
-                errors.append(f"{self.records[index].origin}: {error}")
+                errors += [f"{self.records[row].origin}: {error}"] * weight  # the rank that has the row reports it
         stand_in = next((row for row in rows if row is not None), None) or self._empty(keys[0])
         rows = [{**stand_in, "weight": np.float32(0)} if row is None else row for row in rows]
         batch = collate(rows)

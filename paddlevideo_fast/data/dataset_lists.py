@@ -18,6 +18,7 @@ from pathlib import Path
 from paddlevideo_fast.data.class_names import load_class_names
 from paddlevideo_fast.data.records import (
     IMAGE_SUFFIXES,
+    MAX_DIGITS,
     VIDEO_SUFFIXES,
     AnnotationError,
     Listing,
@@ -87,12 +88,16 @@ def read_folder(listing: Listing) -> Iterator[VideoRecord]:
 
 def _kinetics_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    missing = {"youtube_id", "time_start", "time_end"} - set(reader.fieldnames or ())
+    try:
+        missing = {"youtube_id", "time_start", "time_end"} - set(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise AnnotationError(f"{path}:{reader.line_num}: not CSV: {error}; a quote may be left open") from error
     if missing:
         raise AnnotationError(
             f'{path}:1: the header lacks {", ".join(sorted(missing))}; a list of `path label` rows is format "video"'
         )
-    return [(reader.line_num, row) for row in reader]
+    return rows
 
 
 def kinetics_class_names(path: Path) -> list[str]:
@@ -118,8 +123,11 @@ def read_kinetics_csv(listing: Listing) -> Iterator[VideoRecord]:
     for row, cells in rows:
         try:
             start, end = (int(float(cells[key])) for key in ("time_start", "time_end"))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             listing.complain(f"{listing.origin(row)}: time_start and time_end must be seconds, got {cells!r}")
+            continue
+        if not cells["youtube_id"] or None in cells:
+            listing.complain(f"{listing.origin(row)}: {len(cells)} columns, or no youtube_id: {cells!r}")
             continue
         label = (cells.get("label") or "").strip()
         clip = {"name": f"{cells['youtube_id']}_{start:06d}_{end:06d}.mp4", "split": cells.get("split") or ""}
@@ -146,7 +154,7 @@ def read_ucf101(listing: Listing) -> Iterator[VideoRecord]:
     names = load_class_names(index) if listing.label_map is None else []
     listing.label_map = listing.map_names(names, "classes in classInd.txt")
     for row, line in listing.lines():
-        found = re.fullmatch(r"(.+?)(?:[ \t]+([0-9]+))?", line)
+        found = re.fullmatch(rf"(.+?)(?:[ \t]+([0-9]{{1,{MAX_DIGITS}}}))?", line)
         name = found[1].replace("\\", "/").split("/")[-2] if re.search(r"[/\\]", found[1]) else ""
         label = listing.class_id(name, listing.origin(row))
         if label is not None and found[2] and int(found[2]) != label + 1:
@@ -175,18 +183,26 @@ def read_ssv2_json(listing: Listing) -> Iterator[VideoRecord]:
         items = json.loads(read_text(listing.path))
     except json.JSONDecodeError as error:
         raise AnnotationError(f"{listing.path}:{error.lineno}: not JSON: {error.msg}") from error
-    if not isinstance(items, list) or not all(isinstance(item, dict) and "id" in item for item in items):
+    except RecursionError:
+        raise AnnotationError(f"{listing.path}: JSON nested too deeply") from None
+    if not isinstance(items, list):
         raise AnnotationError(f"{listing.path}: not a Something-Something list of objects with id and template")
+    for row, item in enumerate(items, start=1):
+        texts = [item.get(name, "") for name in ("id", "template", "label")] if isinstance(item, dict) else []
+        if not texts or not item.get("id") or not all(isinstance(text, (str, int)) for text in texts):
+            raise AnnotationError(
+                f"{listing.origin(row)}: not a Something-Something object with id and template: {str(item)[:80]}"
+            )
     if listing.label_map is None and any("template" in item for item in items):
         listing.label_map = listing.map_names(ssv2_class_names(listing.path), "classes")
     layout = _choose_layout(listing.root, _SSV2_FILES, items)
     for row, item in enumerate(items, start=1):
-        template = item.get("template", "").replace("[", "").replace("]", "")
+        template = str(item.get("template", "")).replace("[", "").replace("]", "")
         label = listing.class_id(template, listing.origin(row)) if template else None
         if not template and listing.require_labels:
             listing.complain(f"{listing.origin(row)}: no template, which would be the label")
         source = listing.locate(layout.format_map(item), row)
-        text = (item["label"],) if item.get("label") else ()
+        text = (str(item["label"]),) if item.get("label") else ()
         if source:
             video = source if "." in layout else FrameFolder(source)
             yield VideoRecord(video, label, text=text, origin=listing.origin(row))
@@ -204,7 +220,7 @@ def read_charades_frames(listing: Listing) -> Iterator[VideoRecord]:
             continue
         columns = line.split(None, 3)
         path, _, labels = columns[3].rpartition(" ") if len(columns) == 4 else ("", "", "")
-        if not path or not re.fullmatch(r'"?(?:[0-9]+(?:,[0-9]+)*)?"?', labels):
+        if not path or not re.fullmatch(r'"?(?:[0-9]{1,18}(?:,[0-9]{1,18})*)?"?', labels):
             listing.complain(f'{listing.origin(row)}: not `original_vido_id video_id frame_id path "labels"`: {line!r}')
             continue
         videos.setdefault(columns[0], []).append((row, path.strip(), labels.strip('"')))
@@ -227,7 +243,7 @@ def read_charades_frames(listing: Listing) -> Iterator[VideoRecord]:
 def _frame_folder(listing: Listing, frames: list[tuple[int, str, str]]) -> FrameFolder | None:
     """Returns the folder that holds the listed files as numbers start, start + 1, ...; None after a complaint."""
     first_row, first, _ = frames[0]
-    found = re.fullmatch(r"(?:(.*)/)?([^/]*?)([0-9]+)(\.[A-Za-z0-9]+)", first)
+    found = re.fullmatch(r"(?:(.*)/)?([^/]*?)([0-9]{1,18})(\.[A-Za-z0-9]+)", first)
     if not found:
         listing.complain(f"{listing.origin(first_row)}: {first!r} does not end in a number and a suffix")
         return None

@@ -89,14 +89,11 @@ def frame_span(record: VideoRecord, info: VideoInfo) -> tuple[int, int]:
     if record.start is None and record.end is None:
         return 0, info.num_frames
     if info.fps <= 0:
-        raise VideoError(record.source, f"{record.origin}: start and end need a frame rate, and this source has none")
-    start = record.start or 0.0
-    end = math.inf if record.end is None else record.end
+        raise VideoError(record.source, "start and end need a frame rate, and this source has none")
+    duration = info.num_frames / info.fps
+    start, end = record.start or 0.0, duration if record.end is None else record.end
     first = math.ceil(start * info.fps - 1e-6)
     last = min(math.ceil(end * info.fps - 1e-6), info.num_frames)
     if end <= start or first >= info.num_frames:
-        raise VideoError(
-            record.source,
-            f"{record.origin}: {start:g} s to {end:g} s is outside the video of {info.num_frames / info.fps:.2f} s",
-        )
+        raise VideoError(record.source, f"{start:g} s to {end:g} s is outside the video of {duration:.2f} s")
     return first, max(1, last - first)

@@ -20,6 +20,7 @@ VIDEO_SUFFIXES = frozenset(
 )
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff"})
 MAX_REPORTED = 5
+MAX_DIGITS = 18  # of a number in a list: what an int64 holds
 
 
 class VideoRecord(NamedTuple):
@@ -55,9 +56,11 @@ def class_key(name: str) -> str:
 
 
 def _name_encoding(data: bytes) -> str:
-    """Guesses what text that is not UTF-8 was written in; only ever used to word an error."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\x00" in data[:200]:
+    """Guesses what text that is not UTF-8 was written in, "" if it is no text; only ever used to word an error."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or (b"\x00" in data[:200:2]) != (b"\x00" in data[1:200:2]):
         return "UTF-16"
+    if b"\x00" in data:
+        return ""
     runs = re.findall(rb"[\x80-\xff]+", data)
     try:
         data.decode("gbk")
@@ -83,7 +86,9 @@ def read_text(path: Path) -> str:
     else:
         if "\x00" not in text:
             return text
-        encoding, line = "UTF-16", 1
+        encoding, line = _name_encoding(data), 1
+    if not encoding:
+        raise AnnotationError(f"{path} is not a text file (it starts with {data[:12]!r})")
     raise AnnotationError(
         f"{path}: line {line} is not UTF-8; the file looks like {encoding}. Convert it: "
         f"iconv -f {encoding} -t UTF-8 {path.name} > {path.stem}-utf8{path.suffix}"
@@ -121,7 +126,8 @@ class Listing:
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yields (line number, text without outer blanks) of the lines that are not blank."""
         for number, line in enumerate(io.StringIO(read_text(self.path), newline=None), start=1):
-            line = line.strip(" \t\n")  # not every white space: an ideographic space belongs to a name
+            # Not every white space: an ideographic space belongs to a name. Joined files bring byte order marks along.
+            line = line.strip(" \t\n\ufeff")
             if line:
                 yield number, line
 

@@ -7,14 +7,12 @@ the epoch, which is why a run can resume with another number of ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-
-PADDING = -1
-"""The ``index`` of a key that stands for no record: a row of weight 0 that keeps a rank in step with the others."""
 
 
 class SampleKey(NamedTuple):
@@ -22,7 +20,8 @@ class SampleKey(NamedTuple):
 
     Attributes:
         epoch: Seeds the draws together with ``index`` and ``repeat``.
-        index: Row of the annotations, or ``PADDING``.
+        index: Row of the annotations; below 0 it stands for the row ``~index`` with weight 0, which a rank reads only
+            to keep in step with the others.
         frames: Frames of the clip.
         crop: Side of the square clip in pixels.
         view: Evaluation view, ``clip * num_crops + crop``.
@@ -121,8 +120,8 @@ class TrainSampler:
 
     def _keys(self, records: np.ndarray) -> list[SampleKey]:
         mine = np.array_split(records, self.ranks)[self.rank]
-        if len(mine) == 0:
-            return [SampleKey(self.epoch, PADDING, self.frames, self.crop)]
+        if len(mine) == 0:  # a clip of the data set, since the statistics of a local batch norm will see it
+            return [SampleKey(self.epoch, ~int(records[self.rank % len(records)]), self.frames, self.crop)]
         return [
             SampleKey(self.epoch, int(index), self.frames, self.crop, repeat=repeat)
             for index in mine
@@ -134,7 +133,9 @@ class TrainSampler:
             yield from step.micro_batches
 
     def __len__(self) -> int:
-        return sum(len(step.micro_batches) for step in self.steps())
+        """Batches of this rank from the current position to the end of the epoch."""
+        steps, rest = divmod(self.records_per_epoch - self.position, self.records_per_step)
+        return steps * self.accum_steps + math.ceil(rest / (self.batch_size * self.ranks))
 
 
 class EvalSampler:

@@ -13,16 +13,20 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+MAX_PIXELS = 8192 * 4320
+MAX_FRAMES = 5_000_000
+
 
 class VideoInfo(NamedTuple):
     """The facts about one video a plan is drawn from.
 
     Attributes:
         num_frames: Frames a viewer would see, at least 1.
-        fps: Mean frames per second; 0.0 where the source has no time (a folder of images).
+        fps: Mean frames per second, 0.001 to 1000; 0.0 where the source has no time (a folder of images) or none that
+            makes sense.
         width: Pixels, after rotation.
         height: Pixels, after rotation.
-        duration: Seconds; 0.0 where the source has no time.
+        duration: Seconds; 0.0 where ``fps`` is.
     """
 
     num_frames: int
@@ -99,8 +103,51 @@ class VideoError(RuntimeError):
         return type(self), (name, self.reason)
 
 
+class DamagedVideoError(VideoError):
+    """A video decodes up to some frame and no further.
+
+    Attributes:
+        decodable: Frames from the start that decode, as far as is known: a plan over fewer frames may meet earlier
+            damage, and then gets this error with a smaller number. 0 if there is nothing to use.
+    """
+
+    def __init__(self, source: Source, reason: str, decodable: int):
+        super().__init__(source, reason)
+        self.decodable = decodable
+
+    def __reduce__(self):
+        kind, arguments = super().__reduce__()
+        return kind, (*arguments, self.decodable)
+
+
 class InexactReaderError(VideoError):
     """This reader cannot promise the right frames of this file; another reader should take it."""
+
+
+class Limits(NamedTuple):
+    """What a file may ask of a reader, so that a small file cannot fill the memory.
+
+    Attributes:
+        max_pixels: Width times height of a picture.
+        max_frames: Frames of one video.
+    """
+
+    max_pixels: int = MAX_PIXELS
+    max_frames: int = MAX_FRAMES
+
+    def check_size(self, source: Source, width: int, height: int, what: str = "its pictures are") -> None:
+        """Raises VideoError if a picture is too large."""
+        if width * height > self.max_pixels:
+            raise VideoError(source, self.too_large(width, height, what))
+
+    def too_large(self, width: int, height: int, what: str = "its pictures are") -> str:
+        size = f"{width}x{height} = {width * height} pixels"
+        return f"{what} {size}, more than max_pixels={self.max_pixels} allows"
+
+    def check_count(self, source: Source, count: int) -> None:
+        """Raises VideoError if there are too many frames."""
+        if count > self.max_frames:
+            raise VideoError(source, f"at least {count} frames, more than max_frames={self.max_frames} allows")
 
 
 def check_views(source: Source, info: VideoInfo, views: Sequence[View], size: tuple[int, int] | None) -> None:

@@ -6,19 +6,21 @@ keyword arguments and never see the config.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 
-from paddlevideo_fast.arguments import check_arguments, lookup
-from paddlevideo_fast.config import Config, ConfigError, EvalData, resolve_path
+from paddlevideo_fast.arguments import ArgumentError, check_arguments, lookup
+from paddlevideo_fast.config import Config, ConfigError, EvalData, Named, resolve_path
 from paddlevideo_fast.data.annotations import VideoRecord, load_annotations, load_class_names
 from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
@@ -68,6 +70,7 @@ class Progress:
         position: Records consumed in it over all ranks.
         step: Optimiser steps in all, the skipped ones among them.
         skipped: Steps left out because a loss or a gradient was not finite.
+        nonfinite: Those of them whose loss was not; a gradient that overflows is a loss scaler's routine.
         trained: Records of the steps that changed the weights; the learning rate follows these.
         best: Best value of the task's metric so far.
     """
@@ -76,6 +79,7 @@ class Progress:
     position: int = 0
     step: int = 0
     skipped: int = 0
+    nonfinite: int = 0
     trained: int = 0
     best: float = -math.inf
 
@@ -119,6 +123,38 @@ class Training:
         return self.ema.model if self.ema else self.model
 
 
+@contextlib.contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Puts the section of the config in front of what a constructor says of its arguments.
+
+    Raises:
+        ConfigError: In the place of a ValueError, TypeError or ImportError.
+    """
+    try:
+        yield
+    except (ArgumentError, ConfigError):
+        raise
+    except (ValueError, TypeError, ImportError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def construct(table: Mapping[str, Callable], named: Named, where: str, **more: Any) -> Any:
+    """Calls the table's entry with the arguments beside its name in the config, and ``more``.
+
+    Raises:
+        ArgumentError: Unknown name or argument.
+        ConfigError: The entry refuses a value.
+    """
+    kind = lookup(table, named.name, where)
+    for argument, value in more.items():
+        if argument in named.arguments:
+            raise ConfigError(f"{where}.{argument}: remove this key; its value, {value!r}, comes from another section")
+    arguments = {**named.arguments, **more}
+    check_arguments(kind, arguments, f"{where} {named.name}")
+    with naming(f"{where} {named.name}"):
+        return kind(**arguments)
+
+
 def build_model(config: Config) -> paddle.nn.Layer:
     """Makes the model; frames and size come from ``data`` where the constructor asks for them.
 
@@ -133,18 +169,23 @@ def build_model(config: Config) -> paddle.nn.Layer:
         value = getattr(config.data, key)
         if argument in accepted and arguments.setdefault(argument, value) not in (None, value):
             raise ConfigError(f"model.{argument} is {arguments[argument]}, but data.{key} is {value}")
-    return create_model(config.model.name, **arguments)
+    with naming(f"model {config.model.name}"):
+        return create_model(config.model.name, **arguments)
 
 
 def build_task(config: Config) -> Classification:
     """Makes the task; the number of classes is the model's."""
-    kind = lookup(TASKS, config.task.name, "task")
-    arguments = config.task.arguments
-    if "num_classes" not in config.model.arguments:
+    return construct(TASKS, config.task, "task", num_classes=num_classes(config))
+
+
+def num_classes(config: Config) -> int:
+    """Returns ``model.num_classes``, which task, annotations and class names share."""
+    value = config.model.arguments.get("num_classes")
+    if value is None:
         raise ConfigError("model.num_classes: this key is required")
-    arguments.setdefault("num_classes", config.model.arguments["num_classes"])
-    check_arguments(kind, arguments, f"task {config.task.name}")
-    return kind(**arguments)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"model.num_classes: must be a whole number of at least 1, given {value!r}")
+    return value
 
 
 def build_class_names(config: Config, config_path: str | Path) -> list[str] | None:
@@ -153,9 +194,8 @@ def build_class_names(config: Config, config_path: str | Path) -> list[str] | No
         return None
     path = resolve_path(config.data.class_names, config_path)
     names = load_class_names(path)
-    expected = config.model.arguments.get("num_classes")
-    if expected is not None and len(names) != expected:
-        raise ConfigError(f"{path} has {len(names)} class names, but model.num_classes is {expected}")
+    if len(names) != num_classes(config):
+        raise ConfigError(f"{path} has {len(names)} class names, but model.num_classes is {num_classes(config)}")
     return names
 
 
@@ -166,9 +206,7 @@ def build_records(config: Config, phase: str, config_path: str | Path) -> list[V
         raise ConfigError(f"{config_path}: data.{phase}: this key is required")
     path = resolve_path(section.annotations, config_path)
     root = resolve_path(section.root, config_path) if section.root is not None else None
-    records = load_annotations(
-        path, format=section.format, root=root, num_classes=config.model.arguments.get("num_classes")
-    )
+    records = load_annotations(path, format=section.format, root=root, num_classes=num_classes(config))
     logger.info("data.%s: %d records from %s", phase, len(records), path)
     return records
 
@@ -176,25 +214,23 @@ def build_records(config: Config, phase: str, config_path: str | Path) -> list[V
 def build_recipe(config: Config, phase: str) -> ClipRecipe:
     """Makes the rule by which a phase cuts clips out of videos."""
     data, section = config.data, getattr(config.data, phase)
-    sampling = lookup(SAMPLINGS, data.sampling.name, "data.sampling")
-    arguments = data.sampling.arguments
+    if "num_clips" in data.sampling.arguments:
+        raise ConfigError("data.sampling.num_clips: write it under data.valid or data.test; training takes one clip")
     if phase != "train":
-        arguments["num_clips"] = section.num_clips
-    check_arguments(sampling, arguments, f"data.sampling {data.sampling.name}")
-    if phase != "train":
-        crop_size = section.crop_size or data.crop_size
-        rule = EvalCrop(section.short_side or crop_size, section.num_crops)
-        return ClipRecipe(sampling(**arguments), rule, train=False, num_crops=section.num_crops)
-    crop = lookup(CROPS, section.crop.name, "data.train.crop")
-    check_arguments(crop, section.crop.arguments, f"data.train.crop {section.crop.name}")
+        sampling = construct(SAMPLINGS, data.sampling, "data.sampling", num_clips=section.num_clips)
+        rule = EvalCrop(section.short_side or section.crop_size or data.crop_size, section.num_crops)
+        return ClipRecipe(sampling, rule, train=False, num_crops=section.num_crops)
+    crop = construct(CROPS, section.crop, "data.train.crop")
+    with naming(f"data.train.crop {section.crop.name}"):  # some rules see only in a call that a size does not fit
+        crop(4 * data.crop_size, 3 * data.crop_size, data.crop_size, 0, np.random.default_rng(0))
     draws: dict[str, Callable] = {}
     if config.augment.color_jitter is not None:
         draws["color_jitter"] = partial(draw_color_jitter, **config.augment.color_jitter.model_dump())
     if config.augment.erase is not None:
         draws["erase"] = partial(draw_erase, probability=config.augment.erase.probability)
     return ClipRecipe(
-        sampling(**arguments),
-        crop(**section.crop.arguments),
+        construct(SAMPLINGS, data.sampling, "data.sampling"),
+        crop,
         train=True,
         flip=section.flip,
         draws=draws,
@@ -206,14 +242,14 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
     """Makes what turns the pixels of a phase into model inputs."""
     data, augment = config.data, config.augment
     if phase != "train":
-        return DeviceAugment(data.mean, data.std)
+        with naming("data.mean and data.std"):
+            return DeviceAugment(data.mean, data.std)
     mixes = augment.mixup_alpha > 0 or augment.cutmix_alpha > 0
-    return DeviceAugment(
-        data.mean,
-        data.std,
+    return replace(
+        build_augment(config, "valid"),
         jitter_hue=augment.color_jitter is not None and augment.color_jitter.hue > 0,
         erase_fill=augment.erase.fill if augment.erase else "zero",
-        num_classes=config.model.arguments["num_classes"] if mixes else None,
+        num_classes=num_classes(config) if mixes else None,
         label_smoothing=config.task.arguments.get("label_smoothing", 0.0) if mixes else 0.0,
     )
 
@@ -221,7 +257,8 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
 def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
     """Makes the dataset of a phase."""
     flip_labels = (config.data.train.flip_labels if phase == "train" else None) or {}
-    reader = build_reader(config.data.reader, fallback=config.data.fallback)
+    with naming("data.reader"):
+        reader = build_reader(config.data.reader, fallback=config.data.fallback)
     return ClipDataset(records, build_recipe(config, phase), reader, task.targets(flip_labels))
 
 
@@ -248,12 +285,11 @@ def build_evaluation(
 
 def build_learning_rate(config: Config, global_batch: int) -> Callable[[float], float]:
     """Makes the learning rate as a function of progress in epochs, scaled linearly to the global batch if asked."""
-    schedule = lookup(SCHEDULES, config.schedule.name, "schedule")
-    arguments = dict(config.schedule.arguments, base_lr=config.optimizer.lr)
-    if "epochs" in inspect.signature(schedule).parameters:
-        arguments.setdefault("epochs", config.epochs)
-    check_arguments(schedule, arguments, f"schedule {config.schedule.name}")
-    rate = schedule(**arguments)
+    kind = lookup(SCHEDULES, config.schedule.name, "schedule")
+    given = {"base_lr": config.optimizer.lr}
+    if "epochs" in inspect.signature(kind).parameters and "epochs" not in config.schedule.arguments:
+        given["epochs"] = config.epochs
+    rate = construct(SCHEDULES, config.schedule, "schedule", **given)
     reference = config.optimizer.reference_batch
     factor = global_batch / reference if reference else 1.0
     return lambda progress: factor * rate(progress)
@@ -269,18 +305,19 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     class_names = build_class_names(config, config_path)
     records = build_records(config, "train", config_path)
     data, section = config.data, config.data.train
-    sampler = TrainSampler(
-        len(records),
-        data.batch_size,
-        data.num_frames,
-        data.crop_size,
-        repeats=section.repeats,
-        accum_steps=config.accum_steps,
-        ranks=ranks.size,
-        rank=ranks.rank,
-        seed=config.seed,
-        drop_last=section.drop_last,
-    )
+    with naming("data.train"):
+        sampler = TrainSampler(
+            len(records),
+            data.batch_size,
+            data.num_frames,
+            data.crop_size,
+            repeats=section.repeats,
+            accum_steps=config.accum_steps,
+            ranks=ranks.size,
+            rank=ranks.rank,
+            seed=config.seed,
+            drop_last=section.drop_last,
+        )
     dataset = build_dataset(config, "train", records, task)
     loader = PaddleLoader(dataset, sampler, data.num_workers, data.timeout)
     validation = None
@@ -294,9 +331,10 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
     settings = config.optimizer
     learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)
-    optimizer = build_optimizer(
-        model, settings.name, learning_rate(0.0), settings.weight_decay, settings.groups, settings.arguments
-    )
+    with naming(f"optimizer {settings.name}"):
+        optimizer = build_optimizer(
+            model, settings.name, learning_rate(0.0), settings.weight_decay, settings.groups, settings.arguments
+        )
     precision = Precision(config.amp)
     model, optimizer = precision.prepare(model, optimizer)
     parallel_model = ranks.wrap_model(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import logging
 import os
 import pickle
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import paddle
 
+from paddlevideo_fast.engine.log import to_json
 from paddlevideo_fast.models.weights.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -84,7 +84,7 @@ class Checkpoints:
         buffer = io.BytesIO()  # paddle.save takes no open file
         paddle.save(dict(weights), buffer)
         write_atomically(path, lambda file: file.write(buffer.getbuffer()))
-        text = json.dumps(facts, indent=2, ensure_ascii=False).encode()
+        text = to_json(facts, indent=2).encode()
         write_atomically(path.with_suffix(".json"), lambda file: file.write(text))
         return path
 
@@ -114,7 +114,7 @@ def read_state(path: Path) -> dict[str, Any]:
     """Reads one training state; arrays come back as NumPy.
 
     Raises:
-        CheckpointError: The file is damaged.
+        CheckpointError: The file is damaged or holds something else.
     """
     trailer = len(_MAGIC) + hashlib.sha256().digest_size
     with open(path, "rb") as file:
@@ -127,7 +127,10 @@ def read_state(path: Path) -> dict[str, Any]:
         if remaining < 0 or file.read() != _MAGIC + digest.digest():
             raise CheckpointError(f"{path}: damaged: its checksum does not match its contents")
         file.seek(0)
-        return load_arrays(file)
+        try:
+            return load_arrays(file)
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from error
 
 
 class _HashingFile:

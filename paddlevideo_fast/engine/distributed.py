@@ -47,6 +47,14 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
+    def average(self, tensors: list[paddle.Tensor]) -> None:
+        """Puts the mean over all ranks in the place of each tensor; they travel together, as float32."""
+        if self.size == 1 or not tensors:
+            return
+        joined = self.sum(paddle.concat([tensor.flatten().astype("float32") for tensor in tensors])) / self.size
+        for tensor, mean in zip(tensors, joined.split([tensor.size for tensor in tensors])):
+            tensor.set_value(mean.reshape(tensor.shape).astype(tensor.dtype))
+
     def gather(self, value: Any) -> list[Any]:
         """Returns every rank's picklable object, in rank order, on every rank."""
         if self.size == 1:
@@ -59,6 +67,12 @@ class Ranks:
         """Waits for all ranks."""
         if self.size > 1:
             dist.barrier()
+
+
+def batch_statistics(model: paddle.nn.Layer) -> list[paddle.Tensor]:
+    """Returns the running means and variances that training updates, of every batch norm."""
+    norms = [layer for layer in model.sublayers() if hasattr(layer, "_variance") and not layer._use_global_stats]
+    return [statistic for norm in norms for statistic in (norm._mean, norm._variance)]
 
 
 def start_ranks() -> Ranks:

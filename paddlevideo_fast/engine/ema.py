@@ -20,7 +20,7 @@ class Ema:
 
     def __init__(self, model: paddle.nn.Layer, average: paddle.nn.Layer, decay: float):
         self.model, self.decay, self.updates = average, decay, 0
-        self._source = model.state_dict()
+        self._source = model.state_dict(use_hook=False)  # the tensors themselves, whatever is decorated later
         self._average = average.state_dict()
         self._trained = {name for name, p in model.named_parameters() if not p.stop_gradient}
         for name, value in self._source.items():
@@ -33,6 +33,14 @@ class Ema:
         """Takes the trained weights in; call once after each optimiser step that changed them."""
         self.updates += 1
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for name in self._trained:
+            average = self._average[name]
+            average.set_value(average * decay + self._source[name].astype("float32") * (1 - decay))
+        self.copy_statistics()
+
+    @paddle.no_grad()
+    def copy_statistics(self) -> None:
+        """Takes over what is not trained, the batch norm statistics."""
         for name, value in self._source.items():
-            average, value = self._average[name], value.astype("float32")
-            average.set_value(average * decay + value * (1 - decay) if name in self._trained else value)
+            if name not in self._trained:
+                self._average[name].set_value(value.astype("float32"))

@@ -23,7 +23,7 @@ _SAY_EVERY_SECONDS = 15.0
 
 
 class EvaluationError(RuntimeError):
-    """Not a single record could be evaluated."""
+    """No record could be read, or the model's scores are not numbers."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ def evaluate(
         augment: Normalises the clips.
 
     Raises:
-        EvaluationError: No record could be read.
+        EvaluationError: No record could be read, or scores are not finite.
     """
     was_training = model.training
     model.eval()
@@ -92,15 +92,23 @@ def evaluate(
     if not filled:
         raise EvaluationError(f"none of the {len(data.records)} records could be evaluated; the first: {failures[0]}")
     merged = {name: np.concatenate([share[name] for share in filled]) for name in rows}
+    _check_finite(merged["scores"])
     complete = np.bincount(merged["index"])[merged["index"]] == data.num_views
     merged = {name: values[complete] for name, values in merged.items()}
     return EvaluationResult(_summarize(task, data, merged), failures)
 
 
+def _check_finite(scores: np.ndarray) -> None:
+    broken = int((~np.isfinite(scores)).any(axis=1).sum())
+    if broken:
+        raise EvaluationError(
+            f"the model's scores are not finite for {broken} of {len(scores)} clips; its weights or batch norm "
+            "statistics are most likely not finite either"
+        )
+
+
 def _summarize(task: Classification, data: Evaluation, rows: dict[str, np.ndarray]) -> dict[str, Any]:
-    metrics = task.summarize(
-        rows["scores"], rows["target"], rows["index"], rows["view"], data.num_views, data.average
-    )
+    metrics = task.summarize(rows["scores"], rows["target"], rows["index"], rows["view"], data.num_views, data.average)
     return {
         "loss": float(rows["loss"].astype(np.float64).mean()),
         **metrics,

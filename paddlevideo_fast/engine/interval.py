@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,12 +75,13 @@ class Interval:
         self._clips += step.num_clips
         self.steps += [StepFacts(number, rate, keys) for keys in step.micro_batches]
 
-    def read(self) -> tuple[dict[str, float], StepFacts | None]:
+    def read(self) -> tuple[dict[str, float], bool, StepFacts | None]:
         """Waits for the device, joins the ranks and starts a new interval.
 
         Returns:
-            The mean of each value over the rows that counted, ``batch_cost`` and ``reader_cost`` in seconds a step,
-            ``ips`` in clips a second over all ranks; and the first step whose loss here was not finite.
+            The mean of each value over the rows that counted (NaN if none did), ``batch_cost`` and ``reader_cost`` in
+            seconds a step, ``ips`` in clips a second over all ranks; whether the losses of all ranks were finite; and
+            the first step whose loss on this rank was not.
         """
         names = sorted(self._sums)
         sums = dict(zip(names, self.ranks.sum(paddle.stack([self._sums[name] for name in names])).numpy().tolist()))
@@ -87,7 +89,7 @@ class Interval:
         broken = next((facts for facts, loss in zip(self.steps, losses) if not np.isfinite(loss)), None)
         seconds = time.perf_counter() - self._start
         num_steps = len({facts.number for facts in self.steps})
-        weight = sums.pop("weight")
+        is_finite, weight = math.isfinite(sums["loss"]), sums.pop("weight")
         values = {name: total / weight if weight else float("nan") for name, total in sums.items()}
         values |= {
             "batch_cost": seconds / num_steps,
@@ -95,4 +97,4 @@ class Interval:
             "ips": self._clips / seconds,
         }
         self._reset()
-        return values, broken
+        return values, is_finite, broken

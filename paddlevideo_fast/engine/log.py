@@ -46,7 +46,7 @@ class RunLog:
         if output_dir is None:
             return
         output_dir.mkdir(parents=True, exist_ok=True)
-        self._file = open(output_dir / "metrics.jsonl", "a", encoding="utf-8")
+        self._file = open(output_dir / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - open for the run
         if visualdl:
             from visualdl import LogWriter
 
@@ -57,12 +57,18 @@ class RunLog:
         if self._file is None:
             return
         line: dict[str, Any] = {"phase": phase, "epoch": epoch, "step": step}
-        line.update({name: _plain(value) for name, value in values.items()})
-        self._file.write(json.dumps(line) + "\n")
+        line.update({name: _short(value) for name, value in values.items()})
+        self._file.write(to_json(line) + "\n")
         self._file.flush()
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(tag=f"{phase}/{name}", step=step, value=float(value))
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
 
     def close(self) -> None:
         """Closes the files."""
@@ -72,10 +78,26 @@ class RunLog:
             self._writer.close()
 
 
-def _plain(value: float) -> float | int | str:
-    if isinstance(value, int):
-        return value
-    return float(f"{value:.7g}") if math.isfinite(value) else str(float(value))
+def _short(value: float) -> float | int:
+    return value if isinstance(value, int) else float(f"{value:.7g}")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Returns JSON text; numbers that JSON does not know (NaN, infinity) are written as text."""
+    return json.dumps(_without_nan(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def say_metrics(metrics: Mapping[str, float]) -> str:
+    """Returns ``name value`` pairs on one line, fractions with four digits."""
+    return "  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in metrics.items())
 
 
 def say_rows(title: str, rows: Mapping[str, str]) -> None:

@@ -7,12 +7,20 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from paddlevideo_fast.arguments import check_arguments, lookup
+from paddlevideo_fast.arguments import ArgumentError, check_arguments, lookup
 
 OPTIMIZERS = {
     "sgd": paddle.optimizer.SGD,
     "momentum": paddle.optimizer.Momentum,
     "adamw": paddle.optimizer.AdamW,
+}
+
+_DECIDED_ELSEWHERE = {
+    "learning_rate": "optimizer.lr",
+    "grad_clip": "optimizer.clip_norm",
+    "parameters": "optimizer.groups",
+    "apply_decay_param_fun": "optimizer.groups",
+    "lr_ratio": "optimizer.groups",
 }
 
 _NORMS = (nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -62,9 +70,11 @@ def parameter_groups(model: nn.Layer, rule: str, weight_decay: float) -> list[di
         Paddle parameter groups; ``learning_rate`` is a multiplier of the optimiser's rate.
     """
     groups: dict[tuple[float, float], list] = {}
+    seen = set()
     for layer in model.sublayers(include_self=True):
         for name, parameter in layer.named_parameters(include_sublayers=False):
-            if not parameter.stop_gradient:
+            if not parameter.stop_gradient and parameter.name not in seen:  # layers may share one
+                seen.add(parameter.name)
                 groups.setdefault(GROUPS[rule](layer, name), []).append(parameter)
     return [
         {"params": parameters, "learning_rate": lr, "weight_decay": weight_decay * decay}
@@ -84,10 +94,15 @@ def build_optimizer(model: nn.Layer, name: str, lr: float, weight_decay: float, 
         arguments: Further arguments of the Paddle optimiser, such as ``momentum`` or ``beta2``.
 
     Raises:
-        ArgumentError: For a name or argument that does not exist.
+        ArgumentError: For a name or argument that does not exist, or one that is decided elsewhere.
     """
     optimizer = lookup(OPTIMIZERS, name, "optimizer")
-    given = dict(arguments, learning_rate=lr, weight_decay=weight_decay)
-    given["parameters"] = parameter_groups(model, groups, weight_decay)
-    check_arguments(optimizer, given, f"optimizer {name}")
-    return optimizer(**given)
+    for argument, instead in _DECIDED_ELSEWHERE.items():
+        if argument in arguments:
+            raise ArgumentError(f"optimizer {name}: {argument} is not given here; use {instead}.")
+    check_arguments(optimizer, arguments, f"optimizer {name}")
+    for argument, value in arguments.items():
+        if not isinstance(value, (int, float)):
+            raise ArgumentError(f"optimizer {name}: {argument} must be a number, given {value!r}.")
+    parameters = parameter_groups(model, groups, weight_decay)
+    return optimizer(learning_rate=lr, parameters=parameters, weight_decay=weight_decay, **arguments)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import logging
 import math
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -16,24 +18,22 @@ import paddle
 from paddlevideo_fast.config import dump_config
 from paddlevideo_fast.data.augment_draws import draw_mix
 from paddlevideo_fast.data.samplers import Step
+from paddlevideo_fast.data.video import describe_source
+from paddlevideo_fast.engine.banner import banner
 from paddlevideo_fast.engine.build import Progress, Training, build_augment
-from paddlevideo_fast.engine.checkpoint import (
-    CheckpointError,
-    optimizer_state,
-    set_optimizer_state,
-    write_atomically,
-)
+from paddlevideo_fast.engine.checkpoint import write_atomically
+from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.evaluate import evaluate
 from paddlevideo_fast.engine.failures import Failures
 from paddlevideo_fast.engine.interval import Interval, StepFacts
-from paddlevideo_fast.engine.log import RunLog, duration, say_rows
+from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
 from paddlevideo_fast.engine.optim import trainable
+from paddlevideo_fast.engine.state import facts, restore, training_state
 from paddlevideo_fast.engine.tasks import Batch
-from paddlevideo_fast.models.weights.load import set_state
 
 logger = logging.getLogger("paddlevideo_fast")
 
-STATE_FORMAT = 1
+_RUN_FILES = ("checkpoints", "metrics.jsonl", "visualdl")
 
 
 class NonFiniteLossError(RuntimeError):
@@ -49,28 +49,57 @@ def train(run: Training, resume: bool = False, max_steps: int | None = None) -> 
         max_steps: Stop after this many optimiser steps in all; validates and saves as at the end of an epoch.
 
     Raises:
-        NonFiniteLossError, TooManyFailuresError, LoaderError, CheckpointError: See there.
+        NonFiniteLossError, TooManyFailuresError, LoaderError, EvaluationError, CheckpointError: See there.
     """
     if resume:
         restore(run, run.checkpoints.load_newest())
-    log = RunLog(run.output_dir if run.ranks.is_first else None, run.config.log.visualdl)
     if run.ranks.is_first:
+        run.output_dir.mkdir(parents=True, exist_ok=True)
+        if resume:
+            drop_later_lines(run.output_dir / "metrics.jsonl", run.progress.step)
+        else:
+            set_aside(run.output_dir)
         text = dump_config(run.config).encode()
         write_atomically(run.output_dir / "config.yaml", lambda file: file.write(text))
         say_rows("run", banner(run))
     failures = Failures(run.config.data.max_failed_share)
     progress, config = run.progress, run.config
     start, first_step = time.perf_counter(), progress.step
-    while progress.epoch < config.epochs and not _reached(progress, max_steps):
-        train_one_epoch(run, log, failures, max_steps)
-        last = progress.epoch == config.epochs or _reached(progress, max_steps)
-        if run.validation is not None and (last or progress.epoch % config.valid_every_epochs == 0):
-            validate(run, log)
-        if last or progress.epoch % config.checkpoint.every_epochs == 0:
-            save(run)
-    log.close()
+    with RunLog(run.output_dir if run.ranks.is_first else None, run.config.log.visualdl) as log:
+        while progress.epoch < config.epochs and not _reached(progress, max_steps):
+            train_one_epoch(run, log, failures, max_steps)
+            last = progress.epoch == config.epochs or _reached(progress, max_steps)
+            if run.validation is not None and (last or progress.epoch % config.valid_every_epochs == 0):
+                validate(run, log)
+            if last or progress.epoch % config.checkpoint.every_epochs == 0:
+                save(run)
     logger.info("done: %d steps in %s", progress.step - first_step, duration(time.perf_counter() - start))
     return progress
+
+
+def set_aside(output_dir: Path) -> None:
+    """Moves what an earlier run left in the folder to ``earlier_N`` in it, so that the two do not mix."""
+    found = [path for name in _RUN_FILES if (path := output_dir / name).exists()]
+    if not found:
+        return
+    number = next(n for n in itertools.count(1) if not (output_dir / f"earlier_{n}").exists())
+    target = output_dir / f"earlier_{number}"
+    target.mkdir()
+    for path in found:
+        path.rename(target / path.name)
+    logger.warning("moved the checkpoints and metrics of an earlier run to %s", target.absolute())
+
+
+def drop_later_lines(path: Path, step: int) -> None:
+    """Removes what was logged after the state a run is resumed from; those steps will be taken again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        with contextlib.suppress(json.JSONDecodeError):  # the last line may be cut short
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+    write_atomically(path, lambda file: file.write("".join(kept).encode()))
 
 
 def train_one_epoch(run: Training, log: RunLog, failures: Failures, max_steps: int | None) -> None:
@@ -106,7 +135,7 @@ def train_one_epoch(run: Training, log: RunLog, failures: Failures, max_steps: i
         interval.finish_step(progress.step, rate, step)
         if config.nonfinite.policy == "skip" and not math.isfinite(run.ranks.sum(step_loss).item()):
             run.optimizer.clear_grad()
-            _count_skipped(run, "the loss is not finite")
+            _count_nonfinite(run)
         elif not run.precision.step(run.optimizer, parameters, config.optimizer.clip_norm):
             progress.skipped += 1  # routine: the scaler has found its limit and lowers the scale
         else:
@@ -120,6 +149,18 @@ def train_one_epoch(run: Training, log: RunLog, failures: Failures, max_steps: i
             break
     if progress.position >= sampler.records_per_epoch:
         progress.epoch, progress.position = progress.epoch + 1, 0
+    agree_on_statistics(run)
+
+
+def agree_on_statistics(run: Training) -> None:
+    """Gives every rank the mean of the ranks' batch norm statistics, which local norms keep of their own clips.
+
+    What is evaluated and saved is then one model.
+    """
+    if run.ranks.size > 1:
+        run.ranks.average(batch_statistics(run.model))
+        if run.ema:
+            run.ema.copy_statistics()
 
 
 def augment(run: Training, batch: Batch, micro_batch: int) -> Batch:
@@ -150,9 +191,9 @@ def _step_mean(run: Training, step: Step, batch: Batch) -> Callable:
 def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
     """Logs one line about the steps since the last one; every rank must call it."""
     progress, sampler = run.progress, run.sampler
-    values, broken = interval.read()
+    values, is_finite, broken = interval.read()
     values = {"loss": values.pop("loss"), "lr": rate, **values}
-    left = run.config.epochs * sampler.records_per_epoch - progress.epoch * sampler.records_per_epoch - progress.position
+    left = (run.config.epochs - progress.epoch) * sampler.records_per_epoch - progress.position
     values["eta_seconds"] = round(left / sampler.records_per_step * values["batch_cost"])
     values["memory_mb"] = _peak_memory() >> 20
     values["skipped"] = progress.skipped
@@ -172,29 +213,37 @@ def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
             duration(values["eta_seconds"]),
             values["memory_mb"],
         )
-    if run.config.nonfinite.policy == "stop" and not math.isfinite(values["loss"]):
-        raise NonFiniteLossError(_describe_break(run, broken, progress.step))
+    if run.config.nonfinite.policy == "stop" and not is_finite:
+        raise NonFiniteLossError(_describe_break(run, broken))
 
 
-def _describe_break(run: Training, broken: StepFacts | None, step: int) -> str:
+def _describe_break(run: Training, broken: StepFacts | None) -> str:
+    """Every rank must call it; all return the same words, about the rank where it happened."""
+    if broken is not None:
+        rows = dict.fromkeys(run.records[key.index] for key in broken.keys if key.index >= 0)
+        clips = "\n".join(f"  {record.origin}: {describe_source(record.source)}" for record in rows)
+        broken = (broken.number, broken.rate, run.ranks.rank, clips)
+    shares = [share for share in run.ranks.gather(broken) if share is not None]
+    number, rate, rank, clips = min(shares, default=(run.progress.step, math.nan, run.ranks.rank, "  unknown"))
     scale = f", loss scale {run.precision.scaler.state_dict()['scale'].item():g}" if run.precision.scaler else ""
-    if broken is None:
-        return f"the loss is not finite by step {step}, on another rank than {run.ranks.rank}{scale}"
-    rows = dict.fromkeys(run.records[key.index] for key in broken.keys if key.index >= 0)
-    clips = "\n".join(f"  {record.origin}: {record.source}" for record in rows)
+    where = f" on rank {rank}" if run.ranks.size > 1 else ""
     return (
-        f"the loss is not finite since step {broken.number}, learning rate {broken.rate:g}{scale}; no checkpoint has "
-        f"been written since. A lower optimizer.lr, optimizer.clip_norm or nonfinite.policy=skip may help. "
-        f"The clips of the batch:\n{clips}"
+        f"the loss is not finite since step {number}{where}, learning rate {rate:g}{scale}; no checkpoint has been "
+        f"written since. A lower optimizer.lr, optimizer.clip_norm or nonfinite.policy=skip may help. The clips of the "
+        f"batch:\n{clips}"
     )
 
 
-def _count_skipped(run: Training, reason: str) -> None:
+def _count_nonfinite(run: Training) -> None:
     run.progress.skipped += 1
-    limit = run.config.nonfinite.limit
-    logger.warning("step %d skipped: %s (%d of at most %d)", run.progress.step, reason, run.progress.skipped, limit)
-    if run.progress.skipped > limit:
-        raise NonFiniteLossError(f"{run.progress.skipped} steps were skipped, more than nonfinite.limit = {limit}")
+    run.progress.nonfinite += 1
+    count, limit = run.progress.nonfinite, run.config.nonfinite.limit
+    logger.warning("step %d skipped: the loss is not finite (%d of at most %d)", run.progress.step, count, limit)
+    if count > limit:
+        raise NonFiniteLossError(
+            f"the loss was not finite in {count} steps, more than nonfinite.limit = {limit}; the last is step "
+            f"{run.progress.step}"
+        )
 
 
 def validate(run: Training, log: RunLog) -> None:
@@ -215,7 +264,7 @@ def validate(run: Training, log: RunLog) -> None:
         "epoch %d/%d valid  %s%s",
         epochs_done,
         config.epochs,
-        "  ".join(f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.metrics.items()),
+        say_metrics(result.metrics),
         "  (best so far)" if is_best else "",
     )
     if is_best:
@@ -223,91 +272,23 @@ def validate(run: Training, log: RunLog) -> None:
         logger.info("saved %s", path)
 
 
-def facts(run: Training, metrics: dict | None = None) -> dict:
-    """What stands beside weights: the model, its classes and how far it was trained."""
-    model = run.config.model
-    return {
-        "model": {"name": model.name, **model.arguments},
-        "class_names": run.class_names,
-        "epoch": run.progress.epoch,
-        "step": run.progress.step,
-        "metrics": metrics or {},
-    }
-
-
 def save(run: Training) -> None:
-    """Writes the training state and the last weights, from the first rank."""
+    """Writes the training state and the last weights, from the first rank.
+
+    Raises:
+        NonFiniteLossError: A weight or a batch norm statistic is not finite; nothing is written.
+    """
+    broken = [name for name, value in run.model.state_dict().items() if not paddle.isfinite(value).all()]
+    if broken:
+        raise NonFiniteLossError(
+            f"{len(broken)} arrays of the model are not finite by step {run.progress.step}, the first {broken[0]}; the "
+            "last checkpoint is as it was. A lower optimizer.lr or optimizer.clip_norm may help"
+        )
     if run.ranks.is_first:
         path = run.checkpoints.save_state(run.progress.step, training_state(run))
         run.checkpoints.save_weights("last", run.evaluated_model.state_dict(), facts(run))
         logger.info("saved %s", path)
     run.ranks.barrier()
-
-
-def training_state(run: Training) -> dict:
-    """Returns everything a resumed run needs, as nested dicts of tensors, numbers and strings."""
-    return {
-        "format": STATE_FORMAT,
-        "progress": asdict(run.progress),
-        "num_records": len(run.records),
-        "class_names": run.class_names,
-        "model": run.model.state_dict(),
-        "optimizer": optimizer_state(run.optimizer, run.model),
-        "scaler": run.precision.scaler.state_dict() if run.precision.scaler else None,
-        "ema": run.ema.model.state_dict() if run.ema else None,
-        "ema_updates": run.ema.updates if run.ema else 0,
-    }
-
-
-def restore(run: Training, state: dict) -> None:
-    """Puts a training state back.
-
-    Raises:
-        CheckpointError: The state belongs to another model, data set or version.
-    """
-    own = run.model.state_dict()
-    problems = {
-        "format": (state.get("format"), STATE_FORMAT),
-        "records": (state.get("num_records"), len(run.records)),
-        "averaged weights": (state.get("ema") is not None, run.ema is not None),
-        "model keys": (len(state.get("model", ())), len(own)),
-    }
-    wrong = [f"its {name}: {there}, this run's: {here}" for name, (there, here) in problems.items() if there != here]
-    if wrong:
-        raise CheckpointError(f"the training state is of another run; {'; '.join(wrong)}")
-    set_state(own, state["model"])
-    set_optimizer_state(run.optimizer, run.model, state["optimizer"])
-    if run.precision.scaler and state["scaler"]:
-        run.precision.scaler.load_state_dict(state["scaler"])
-    if run.ema:
-        set_state(run.ema.model.state_dict(), state["ema"])
-        run.ema.updates = state["ema_updates"]
-    run.progress.__init__(**state["progress"])
-
-
-def banner(run: Training) -> dict[str, str]:
-    """Returns what runs, on what, and which fast paths are on or why they are off."""
-    config, sampler = run.config, run.sampler
-    data, rate = config.data, run.learning_rate(config.epochs * 0.0)
-    peak = max(run.learning_rate(epoch / 10) for epoch in range(10 * config.epochs + 1))
-    reference = config.optimizer.reference_batch
-    rule = f" = {config.optimizer.lr:g} x {run.global_batch} / {reference}" if reference else ", not scaled to the batch"
-    weights = sum(p.size for p in trainable(run.model))
-    return {
-        "model": f"{config.model.name}, {weights / 1e6:.2f} M trained weights, {len(run.class_names or [])} class names",
-        "clips": f"{data.num_frames} frames of {data.crop_size}x{data.crop_size}, {data.sampling.name} sampling",
-        "devices": f"{run.ranks.size} x {paddle.device.get_device()}, paddle {paddle.__version__}",
-        "global batch": (
-            f"{run.global_batch} clips = {data.batch_size} per rank x {run.ranks.size} ranks x {config.accum_steps} "
-            f"accumulated x {sampler.repeats} repeats"
-        ),
-        "learning rate": f"{config.schedule.name}, starts at {rate:.4g}, peak {peak:.4g}{rule}",
-        "epochs": f"{config.epochs} of {sampler.steps_per_epoch} steps over {len(run.records)} records",
-        "reader": f"{data.reader}, falls back to {data.fallback}; {data.num_workers} processes",
-        "precision": run.precision.description,
-        **{f"fast path: {name}": how for name, how in getattr(run.model, "fast_paths", {}).items()},
-        "output": str(run.output_dir.absolute()),
-    }
 
 
 def _reached(progress: Progress, max_steps: int | None) -> bool:

@@ -48,11 +48,17 @@ class Predictor:
     def scores(self, path: str | Path) -> np.ndarray:
         """Returns the class probabilities of one video, float64 [num_classes], averaged over the views.
 
+        Args:
+            path: A video file, or a folder of pictures.
+
         Raises:
             VideoError: The video cannot be read.
         """
         record = VideoRecord(source=str(path), label=None, origin="input")
-        dataset = build_dataset(self.config, self.phase, [record], self.task)
+        config = self.config
+        if Path(path).is_dir():
+            config = config.model_copy(update={"data": config.data.model_copy(update={"reader": "frames"})})
+        dataset = build_dataset(config, self.phase, [record], self.task)
         crop = self.section.crop_size or self.config.data.crop_size
         num_views = self.section.num_clips * self.section.num_crops
         keys = [SampleKey(0, 0, self.config.data.num_frames, crop, view=view) for view in range(num_views)]
@@ -87,5 +93,3 @@ def find_inputs(inputs: Sequence[str]) -> Iterator[str]:
         path = Path(name)
         videos = sorted(p for p in path.rglob("*") if p.suffix.lower() in VIDEO_SUFFIXES) if path.is_dir() else []
         yield from map(str, videos or [path])
-
-

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.connection import wait
 
 import numpy as np
@@ -22,6 +24,7 @@ logger = logging.getLogger("paddlevideo_fast")
 
 PREFETCH_BATCHES = 2
 _LOOK_EVERY_SECONDS = 0.5
+_STOP_SECONDS = 3
 
 
 class LoaderError(RuntimeError):
@@ -31,7 +34,8 @@ class LoaderError(RuntimeError):
 class PaddleLoader:
     """Iterates over the batches of a sampler from its current position.
 
-    Workers live as long as the loader. They return NumPy arrays only, which is what keeps forking safe.
+    Workers live from one iteration to the next, unless one is given up in the middle. They return NumPy arrays only,
+    which is what keeps forking safe.
 
     Args:
         dataset: Reads the batches.
@@ -53,6 +57,7 @@ class PaddleLoader:
                 use_shared_memory=_shared_memory_suffices(sampler, self.num_workers),
                 prefetch_factor=PREFETCH_BATCHES,
                 persistent_workers=True,
+                worker_init_fn=partial(_end_with_parent, os.getpid()),
             )
 
     def __iter__(self) -> Iterator[Sample]:
@@ -61,10 +66,11 @@ class PaddleLoader:
         return (_to_tensors(self.dataset.read_batch(keys)) for keys in self.sampler)
 
     def _from_workers(self) -> Iterator[Sample]:
-        watch = _Watch(self._loader, self.timeout)
+        watch, left = _Watch(self._loader, self.timeout), len(self.sampler)
         try:
             with watch.waiting():
                 batches = iter(self._loader)
+                paddle.base.core._erase_process_pids(id(batches))  # or a death raises SystemError anywhere
             while True:
                 with watch.waiting():
                     batch = next(batches, None)
@@ -72,9 +78,19 @@ class PaddleLoader:
                     return
                 if "exception" in batch:
                     raise LoaderError(f"a reader process failed:\n{batch['exception']}")
+                left -= 1
                 yield batch
         finally:
             watch.stop()
+            if left:  # batches on their way would turn up in the next iteration
+                self._stop_workers()
+
+    def _stop_workers(self) -> None:
+        iterator, self._loader._iterator = self._loader._iterator, None
+        if iterator is not None:
+            iterator._try_shutdown_all(_STOP_SECONDS)
+            for worker in iterator._workers:
+                worker.kill()
 
 
 class _Watch:
@@ -112,9 +128,8 @@ class _Watch:
         while not self._stopped.is_set():
             iterator = self._loader._iterator  # made by the first iter() of the loader
             if iterator is None:
-                self._stopped.wait(_LOOK_EVERY_SECONDS)
+                self._stopped.wait(0.01)
                 continue
-            paddle.base.core._erase_process_pids(id(iterator))  # or a death raises SystemError anywhere
             ended = wait([worker.sentinel for worker in iterator._workers], _LOOK_EVERY_SECONDS)
             since = self._since
             if self._stopped.is_set():
@@ -135,17 +150,30 @@ class _Watch:
     def _give_up(iterator) -> None:
         for worker in iterator._workers:
             worker.kill()  # a hanging one would be waited for when the loader goes
+            worker.join(1)
         iterator._exit_thread_unexpectedly()
         iterator._resume_worker_cnt = 0  # what the start of another iteration waits for
+
+
+def _end_with_parent(parent: int, worker_id: int) -> None:
+    """Ends a worker whose main process was killed; Paddle's own check for that waits for a batch that never comes."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        paddle.base.core._cleanup_mmap_fds()  # what it left in /dev/shm
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _describe_end(worker) -> str:
     worker.join(1)
     code = worker.exitcode
-    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with status {code}"
+    how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"ended with status {code}"
     return (
-        f"reader process {worker.pid} {how}. Memory may be short (data.num_workers and data.batch_size lower the need), "
-        "/dev/shm too small (docker: --shm-size), or a decoder crashed; data.num_workers=0 reads in the main process"
+        f"reader process {worker.pid} {how}. Memory may be short (lower data.num_workers or data.batch_size), /dev/shm "
+        "too small (docker: --shm-size), or a decoder crashed; data.num_workers=0 reads in the main process"
     )
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-VIDEO_SUFFIXES = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".wmv", ".flv", ".mpg", ".mpeg", ".ts", ".3gp"}
+from paddlevideo_fast.data.annotations import load_annotations
+from paddlevideo_fast.data.records import VIDEO_SUFFIXES
+
 UNFINISHED = ".unfinished"
 
 
@@ -57,14 +57,14 @@ class Outcome:
 
 
 def find_jobs(inputs: str, output: str) -> list[Job]:
-    """Lists the videos of a folder, or of a list with rows ``path label``.
+    """Lists the videos of a folder, or of a list with rows ``path label`` (or ``path``), as ``annotations`` reads it.
 
     A relative path in a list is looked for beside the list. Each video gets a folder of frames at the same relative
     place, named as the file without its suffix (with it, where two videos would share a folder or nest).
 
     Raises:
         FileNotFoundError: ``inputs`` does not exist.
-        ValueError: It names no videos, or a path of the list leads out of the output folder.
+        ValueError: It names no videos, a row is wrong, or a path of the list leads out of the output folder.
     """
     place = Path(inputs)
     if place.is_dir():
@@ -72,8 +72,10 @@ def find_jobs(inputs: str, output: str) -> list[Job]:
         rows = [(str(path.relative_to(place)), None) for path in found]
         root = place
     elif place.is_file():
-        lines = place.read_text(encoding="utf-8-sig").splitlines()
-        rows, root = [_split_row(line) for line in lines if line.strip()], place.parent
+        records = load_annotations(place, "video", require_labels=False)
+        root = place.parent.absolute()
+        rows = [(record.source.removeprefix(f"{root}{os.sep}"), record.label) for record in records]
+        rows = [(path, None if label is None else str(label)) for path, label in rows]
     else:
         raise FileNotFoundError(f"{place.resolve()} does not exist; give a folder of videos or a list of them")
     if not rows:
@@ -88,11 +90,6 @@ def find_jobs(inputs: str, output: str) -> list[Job]:
             name += Path(path).suffix
         jobs.append(Job(str(root / path), os.path.join(output, name), name, label))
     return jobs
-
-
-def _split_row(line: str) -> tuple[str, str | None]:
-    path, _, label = line.strip().rpartition(" ")
-    return (path.strip(), label) if path else (label, None)
 
 
 def _folder_name(path: str) -> str:
@@ -163,19 +160,28 @@ def _write_jpeg(path: str, picture: np.ndarray, quality: int) -> None:
     Image.fromarray(picture).save(path, "JPEG", quality=quality, subsampling=0 if quality >= 90 else 2)
 
 
-def extract_all(jobs: list[Job], options: Options, workers: int) -> Iterator[Outcome]:
-    """Yields the outcome of every job, as they finish."""
-    if workers <= 1:
-        yield from (extract(job, options) for job in jobs)
-        return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=spawn) as pool:
-        for future in as_completed([pool.submit(extract, job, options) for job in jobs]):
-            yield future.result()
+def extract_all(jobs: list[Job], options: Options, workers: int, timeout: float) -> Iterator[Outcome]:
+    """Yields the outcome of every job, as they finish; a video that hangs or crashes its decoder is a bad one."""
+    from paddlevideo_fast.data.readers.isolated import ChildLostError, map_in_children
+
+    for index, result in map_in_children(extract, [(job, options) for job in jobs], workers, timeout):
+        if isinstance(result, ChildLostError):
+            shutil.rmtree(jobs[index].folder + UNFINISHED, ignore_errors=True)
+            result = Outcome(jobs[index], error=str(result))
+        elif isinstance(result, Exception):
+            raise result
+        yield result
 
 
-def extract_frames(inputs: str, output: str, options: Options, workers: int = 1) -> int:
+def extract_frames(inputs: str, output: str, options: Options, workers: int = 1, timeout: float = 600.0) -> int:
     """Extracts the frames of all videos, reports on stderr and writes ``frames.txt`` if the input was a list.
+
+    Args:
+        inputs: Folder of videos or list of them; see ``find_jobs``.
+        output: Folder to write to, created if need be.
+        options: How frames are stored.
+        workers: Child processes.
+        timeout: Seconds one video may take.
 
     Returns:
         The number of videos without frames.
@@ -190,7 +196,7 @@ def extract_frames(inputs: str, output: str, options: Options, workers: int = 1)
     _remember_options(os.path.join(output, "options.json"), options)
     done: dict[str, Outcome] = {}
     start = shown = time.monotonic()
-    for outcome in extract_all(unique, options, workers):
+    for outcome in extract_all(unique, options, workers, timeout):
         done[outcome.job.folder] = outcome
         now = time.monotonic()
         if outcome.error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickle
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paddlevideo_fast.data.annotations import FORMATS, AnnotationError, VideoRecord, load_annotations, load_class_names
@@ -166,6 +169,80 @@ def test_rows_of_another_width(write):
     rows[4] = "dir4 0"
     assert "train.txt:5: 2 columns where other rows have 3: 'dir4 0'" in message(write("\n".join(rows)))
     assert "train.txt:2: 3 columns where other rows have 2" in message(write("a 0\nb 8 0\nc 1\n"))
+
+
+@pytest.mark.parametrize(
+    "content, row, hint",
+    [
+        (
+            "name frames label\na 8 0\nb 9 1\n",
+            1,
+            "1 column where other rows have 3: 'name frames label'; if this is",
+        ),
+        ("dir,frames,label\na,8,0\n", 1, "1 column where other rows have 3: 'dir,frames,label'; if this is a header"),
+        ("a.mp4 0\npath label\nb.mp4 1\n", 2, "'path label' has no label that is a whole number"),
+        ("a.mp4 0\nb.mp4,1\n", 2, "'b.mp4,1' has .*other rows separate the columns by blanks, this one by commas"),
+        ("a.mp4,0\nb.mp4,1\nc.mp4 1\n", 3, "other rows separate the columns by commas, this one by blanks"),
+        ("a.mp4 0\nb 8 1\n", 2, "3 columns where other rows have 2"),
+        ("a 0 8 0\nb 8 1\n", 2, "3 columns where other rows have 4"),
+        ("a.mp4 0\nb.mp4 " + "9" * 5000, 2, "has no label that is a whole number"),
+        ("a 8 0\nb 9 " + "9" * 30, 2, "1 column where other rows have 3"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(write, content, row, hint):
+    text = message(write(content))
+    assert re.search(rf"train.txt:{row}: .*{hint}", text), text
+
+
+def test_joined_files_and_binary_files(write, tmp_path):
+    joined = write("\ufeffa.mp4 0\n\ufeffb.mp4 1\n")
+    assert pairs(load_annotations(joined), tmp_path) == [("a.mp4", 0), ("b.mp4", 1)]
+    assert "train.txt is not a text file (it starts with b'\\x00\\x00\\x00 ftyp" in message(
+        write(b"\0\0\0\x20ftypisom\0\0" + bytes(500))
+    )
+
+
+def test_nonsense_never_gets_past_as_another_error(write):
+    """Random pieces put into, and cut out of, lists of every kind."""
+    kinds = {
+        "train.txt": 'a.mp4 0\nb c.mp4 1\n"q, ""x"".mp4" 2\n',
+        "frames.txt": "a 8 0\nb 9 1\n",
+        "many.txt": "a.mp4 1 5 7\nb.mp4 2,3\n",
+        "train.csv": KINETICS,
+        "charades.csv": CHARADES,
+        "items.json": '[{"id": "78687", "label": "x", "template": "b"}, {"id": "1", "template": "[a]"}]',
+        "labels.json": '{"b": "0", "a": "1"}',
+    }
+    pieces = [
+        "\t",
+        ",",
+        " ",
+        '"',
+        "\n",
+        "\r",
+        "-1",
+        "9" * 25,
+        "9" * 5000,
+        "1e400",
+        "\ufeff",
+        "null",
+        "[",
+        "}",
+        ":",
+        "//",
+    ]
+    pieces += ["C:\\", "..", "\0", "跳", "{0}", "%s", "http://x", "١", '"""', "[" * 3000, "5", "{}"]
+    random = np.random.default_rng(0)
+    for _ in range(400):
+        name = random.choice(list(kinds))
+        text = kinds[name]
+        for _ in range(random.integers(1, 4)):
+            at, length = random.integers(0, len(text) + 1), random.integers(0, 6)
+            text = text[:at] + str(random.choice(pieces)) * bool(random.random() < 0.6) + text[at + length :]
+        path = write(text, name)
+        for options in ({}, {"num_classes": 8, "require_labels": False, "label_map": {"a": 0, "testifying": 2}}):
+            with contextlib.suppress(AnnotationError):
+                load_class_names(path) if name == "labels.json" else load_annotations(path, **options)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "\ufeff", "  \r\n"])
@@ -339,6 +416,11 @@ def test_kinetics_test_split_and_errors(write):
     assert 'a list of `path label` rows is format "video"' in message(write("a.mp4 0\n"), format="kinetics_csv")
     bad = write("label,youtube_id,time_start,time_end,split\nx,abc,one,11,train\n", "bad.csv")
     assert "bad.csv:2: time_start and time_end must be seconds" in message(bad)
+    header = "label,youtube_id,time_start,time_end,split\n"
+    text = message(write(header + "x,abc,inf,11,train\nx,,1,2,train\nx,a,1,2,train,more\n", "bad.csv"))
+    assert "3 bad rows" in text and "bad.csv:2: time_start" in text and "bad.csv:4: 6 columns, or no youtube_id" in text
+    opened = write(header + '"x,abc,1,11,train\n' + "y," * 100_000, "open.csv")
+    assert "not CSV" in message(opened) and "a quote may be left open" in message(opened)
 
 
 def test_ucf101(write, tmp_path):
@@ -380,6 +462,10 @@ def test_ssv2(write, tmp_path):
     assert "something-something-v2-test.json:1: no template" in message(test)
     assert load_annotations(test, require_labels=False)[0].label is None
     assert "not a Something-Something list" in message(write('{"a": 1}', "other.json"))
+    for item in ('{"id": "1", "template": null}', '{"template": "b"}', "5", '{"id": {}}'):
+        odd = message(write(f'[{{"id": "1", "template": "b"}}, {item}]', "odd.json"))
+        assert "odd.json:2: not a Something-Something object" in odd
+    assert "nested too deeply" in message(write("[" * 100_000, "deep.json"))
     assert "broken.json:2: not JSON" in message(write('[{"id": 1},\n', "broken.json"))
 
 
@@ -415,6 +501,30 @@ def test_charades_frames_errors(write):
 
 def test_every_format_is_documented():
     assert all(read.__doc__ for read in FORMATS.values())
+
+
+def test_the_documented_examples_load(write):
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    examples = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.M))
+    assert set(examples) == set(FORMATS)
+    header = "label,youtube_id,time_start,time_end,split\n"
+    frames = "original_vido_id video_id frame_id path labels\n"
+    write("1 ApplyEyeMakeup\n2 Archery\n", "classInd.txt")
+    write('{"Holding something": "0"}', "labels.json")
+    files = {
+        "kinetics_csv": ("train.csv", header + "{}\n"),
+        "charades_frames": ("charades.csv", frames + "{}\n"),
+        "ssv2_json": ("train.json", "[{}]"),
+        "ucf101": ("trainlist01.txt", "{}\n"),
+    }
+    for format in set(FORMATS) - {"folder"}:
+        for row in re.findall(r"`(.*?)`", examples[format]):
+            name, content = files.get(format, ("train.txt", "{}\n"))
+            path = write(content.replace("{}", row), name)
+            (record,) = load_annotations(path, format)
+            assert record.label is not None
+            if format not in ("multi_label", "avion", "frames"):
+                assert load_annotations(path) == [record]
 
 
 # -- class names --
@@ -455,6 +565,23 @@ def test_class_names_in_json(write):
 def test_class_name_errors(write, content, error):
     with pytest.raises(AnnotationError, match=error):
         load_class_names(write(content))
+
+
+@pytest.mark.parametrize(
+    "content, error",
+    [
+        ('{"a": "x"}', "not a JSON object of ids by name"),
+        ('{"a": null}', "not a JSON object of ids by name"),
+        ('{"a": 0, "b": 2}', "without gaps"),
+        ("[1, 2]", "not a JSON list of names"),
+        ("5", "not a JSON list of names"),
+        ('["a",\n', "labels.json:2: not JSON"),
+        ("[" * 100_000, "labels.json: "),
+    ],
+)
+def test_class_names_in_bad_json(write, content, error):
+    with pytest.raises(AnnotationError, match=error):
+        load_class_names(write(content, "labels.json"))
 
 
 # -- the same sample inputs other tools were tried with --

@@ -137,6 +137,18 @@ def test_works_without_opencv_and_grey_pictures(folder, monkeypatch):
     assert np.abs(with_cv2.astype(int) - without).mean() < 1 and with_cv2.shape == without.shape
 
 
+def test_kinds_of_png(tmp_path):
+    grey = np.arange(64 * 96, dtype=np.uint16).reshape(64, 96) * 10
+    Image.fromarray(grey).save(tmp_path / "0.png")
+    Image.fromarray((grey >> 8).astype(np.uint8)).save(tmp_path / "1.png")
+    transparent = np.dstack([draw_picture(2), np.full((64, 96), 7, np.uint8)])
+    Image.fromarray(transparent).save(tmp_path / "2.png")
+    clip = build_reader("frames").read(tmp_path, [0, 1, 2])
+    np.testing.assert_array_equal(clip[0], np.repeat((grey >> 8)[..., None], 3, 2))
+    np.testing.assert_array_equal(clip[1], clip[0])
+    np.testing.assert_array_equal(clip[2], draw_picture(2))
+
+
 def test_shared_folders():
     inputs = Path(__file__).parents[2].parent / "shared" / "cases" / "inputs"
     if not inputs.exists():

@@ -239,7 +239,7 @@ def test_colours_follow_chroma_siting(video_file):
 
 def test_vp9_headers():
     """VP9 bitstream specification 6.2: marker 10, profile, show_existing_frame, frame_type, show_frame."""
-    from paddlevideo_fast.data.readers.packets import is_hidden_vp9
+    from paddlevideo_fast.data.readers.bitstream import is_hidden_vp9
 
     assert not is_hidden_vp9(bytes([0b10000010, 0]))  # shown key frame
     assert is_hidden_vp9(bytes([0b10000100, 0]))  # inter frame, show_frame 0
@@ -400,10 +400,21 @@ def test_refusal_while_reading_reaches_the_fallback(video_file, expected, monkey
         clip = video.read([View([30, 2])])[0]
     np.testing.assert_array_equal(clip, expected("plain.mp4")[[30, 2]])
     assert reader.fallbacks == {"it stops": 1}
+    monkeypatch.undo()
+    with reader.open(video_file("plain.mp4")) as video:
+        video.keep(25)
+        pictures = []
+        for number, picture in enumerate(video.frames()):
+            pictures.append(picture)
+            if number == 9:
+                monkeypatch.setattr(OpencvVideo, "_retrieve", refuse)
+        assert [read_number(picture) for picture in pictures] == list(range(25)) and video.info.num_frames == 25
 
 
 def test_wrong_names_and_arguments():
-    with pytest.raises(ValueError, match="unknown reader 'decrod'; did you mean 'decord'.*decord, frames, opencv, pyav"):
+    with pytest.raises(
+        ValueError, match="unknown reader 'decrod'; did you mean 'decord'.*decord, frames, opencv, pyav"
+    ):
         build_reader("decrod")
     with pytest.raises(ValueError, match="reader pyav: unknown argument 'thread'; did you mean 'threads'"):
         build_reader("pyav", thread=2)

@@ -104,6 +104,25 @@ def test_damaged_video_is_bad(videos, tmp_path, capsys):
     assert "three.mp4: truncated" in capsys.readouterr().err
 
 
+def test_a_video_that_takes_too_long_is_bad(videos, tmp_path, capsys):
+    assert extract_frames(str(videos), str(tmp_path / "frames"), Options(), workers=2, timeout=0.0001) == 4
+    assert capsys.readouterr().err.count("no answer within 0.0001 s") == 4
+    assert not [path for path in (tmp_path / "frames").rglob("*") if path.is_dir() and "unfinished" in path.name]
+
+
+def test_lists_of_any_kind(videos, tmp_path):
+    (videos / "tabs.txt").write_bytes("\ufeffa/plain.mp4\t3\r\na/b/turned clip.mp4\t1\r\n".encode())
+    assert [(job.name, job.label) for job in find_jobs(str(videos / "tabs.txt"), "out")] == [
+        ("a/plain", "3"),
+        ("a/b/turned clip", "1"),
+    ]
+    (videos / "bare.txt").write_text("a/plain.mp4\nthree.mp4\n")
+    assert [job.label for job in find_jobs(str(videos / "bare.txt"), "out")] == [None, None]
+    (videos / "names.txt").write_text("a/plain.mp4 dancing\n")
+    with pytest.raises(ValueError, match="names.txt:1: .* has no label"):
+        find_jobs(str(videos / "names.txt"), "out")
+
+
 def test_kept_frames():
     assert kept_indices(10, 30.0, None).tolist() == list(range(10))
     assert kept_indices(10, 30.0, 60.0).tolist() == list(range(10))

@@ -22,13 +22,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--template", default="img_{:05d}.jpg", help="file name (default: img_{:05d}.jpg), from 1 on")
     parser.add_argument("--fps", type=float, help="frames per second to keep (default: all)")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds one video may take (default: 600)")
     args = parser.parse_args()
 
     from paddlevideo_fast.prepare.frames import Options, extract_frames
 
     options = Options(args.template, args.quality, args.short_side, args.fps)
     try:
-        return 1 if extract_frames(args.inputs, args.output, options, args.workers) else 0
+        return 1 if extract_frames(args.inputs, args.output, options, args.workers, args.timeout) else 0
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout, i
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("output", help="folder to write; clips already in it are kept")
-    parser.add_argument("--train", type=int, default=480, metavar="N", help="training clips")
+    parser.add_argument("--train", type=int, default=720, metavar="N", help="training clips")
     parser.add_argument("--valid", type=int, default=120, metavar="N", help="validation clips")
     parser.add_argument("--test", type=int, default=120, metavar="N", help="test clips")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same videos")

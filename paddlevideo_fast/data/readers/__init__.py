@@ -14,11 +14,13 @@ from paddlevideo_fast.arguments import check_arguments, lookup
 from paddlevideo_fast.data.readers.decord import DecordReader
 from paddlevideo_fast.data.readers.fallback import FallbackReader
 from paddlevideo_fast.data.readers.frames import FramesReader
+from paddlevideo_fast.data.readers.isolated import IsolatedReader
 from paddlevideo_fast.data.readers.opencv import OpencvReader
 from paddlevideo_fast.data.readers.pyav import PyavReader
 from paddlevideo_fast.data.readers.reader import Reader, Video, has_package, missing_package
 from paddlevideo_fast.data.video import (
     CropBox,
+    DamagedVideoError,
     FrameFolder,
     InexactReaderError,
     Source,
@@ -30,8 +32,10 @@ from paddlevideo_fast.data.video import (
 __all__ = [
     "READERS",
     "CropBox",
+    "DamagedVideoError",
     "FrameFolder",
     "InexactReaderError",
+    "IsolatedReader",
     "Reader",
     "Source",
     "Video",

@@ -9,7 +9,7 @@ import numpy as np
 from paddlevideo_fast.data.readers.packets import PacketIndex, scan_packets
 from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
-from paddlevideo_fast.data.video import InexactReaderError, Source
+from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, InexactReaderError, Limits, Source
 
 CONTAINERS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 BATCH = 32  # frames held at a time
@@ -25,29 +25,32 @@ class DecordReader(Reader):
 
     Args:
         threads: Decoder threads; 0 lets decord choose.
+        max_pixels: Largest picture, width times height.
+        max_frames: Most frames of a file.
     """
 
     name = "decord"
     package = "decord"
     may_refuse = True
 
-    def __init__(self, threads: int = 1):
-        self.threads = threads
+    def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
+        self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
     def open(self, source: Source) -> DecordVideo:
-        return DecordVideo(source, self.threads)
+        return DecordVideo(source, self.threads, self.limits)
 
 
 class DecordVideo(Video):
-    def __init__(self, source: Source, threads: int):
+    def __init__(self, source: Source, threads: int, limits: Limits):
         load_package("av", "decord")  # first: after decord's FFmpeg is loaded, PyAV's libvpx does not open
         decord = load_package("decord", "decord")
         self.source = source
         place = resolve(source)
-        index = scan_packets(source, place)
+        index = scan_packets(source, place, limits)
         reason = inexactness(index)
         if reason is not None:
             raise refusal(source, reason)
+        self.codec, self.container = index.codec, index.container
         decord.logging.set_level(decord.logging.QUIET)
         if not isinstance(place, str):
             place.seek(0)
@@ -96,6 +99,8 @@ def inexactness(index: PacketIndex) -> str | None:
         return "the file is damaged"
     if index.doubt():
         return index.doubt()
+    if index.resizes:  # it is read by the pyav reader, whose decoder knows the limit of the size
+        return "the size of its pictures may change"
     if index.mirrored:
         return "a mirrored picture"
     if index.discard.any():

@@ -44,8 +44,8 @@ class FallbackVideo(Video):
     """A video of the first reader, exchanged for one of the second if a refusal comes while reading."""
 
     def __init__(self, reader: FallbackReader, video: Video):
-        self._reader, self._video = reader, video
-        self.source = video.source
+        self._reader, self._video, self._kept = reader, video, None
+        self.source, self.codec, self.container = video.source, video.codec, video.container
 
     @property
     def info(self) -> VideoInfo:
@@ -55,16 +55,33 @@ class FallbackVideo(Video):
     def damage(self) -> str | None:
         return self._video.damage
 
+    def keep(self, num_frames: int) -> None:
+        self._kept = num_frames
+        self._video.keep(num_frames)
+
     def read(self, views: Sequence[View], size: tuple[int, int] | None = None) -> list[np.ndarray]:
         try:
             return self._video.read(views, size)
         except InexactReaderError as error:
-            self._video.close()
-            self._video = self._reader.take_over(self.source, error)
+            self._exchange(error)
             return self._video.read(views, size)
 
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-        return self._video.pictures(indices)
+        done = 0
+        try:
+            for index, picture in self._video.pictures(indices):
+                yield index, picture
+                done += 1
+            return
+        except InexactReaderError as error:
+            self._exchange(error)
+        yield from self._video.pictures(indices[done:])
+
+    def _exchange(self, error: InexactReaderError) -> None:
+        self._video.close()
+        self._video = self._reader.take_over(self.source, error)
+        if self._kept is not None:
+            self._video.keep(self._kept)
 
     def close(self) -> None:
         self._video.close()

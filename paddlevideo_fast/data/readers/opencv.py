@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
-from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, scan_packets
+from paddlevideo_fast.data.readers.packets import DEMUXERS, TIMED, PacketIndex, scan_packets
 from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
-from paddlevideo_fast.data.video import InexactReaderError, Source
+from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, InexactReaderError, Limits, Source
+
+OPTIONS = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 
 
 class OpencvReader(Reader):
@@ -21,21 +24,23 @@ class OpencvReader(Reader):
 
     Args:
         threads: Decoder threads; 0 lets FFmpeg choose.
+        max_pixels: Largest picture, width times height.
+        max_frames: Most frames of a file.
     """
 
     name = "opencv"
     package = "cv2"
     may_refuse = True
 
-    def __init__(self, threads: int = 1):
-        self.threads = threads
+    def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
+        self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
     def open(self, source: Source) -> OpencvVideo:
-        return OpencvVideo(source, self.threads)
+        return OpencvVideo(source, self.threads, self.limits)
 
 
 class OpencvVideo(Video):
-    def __init__(self, source: Source, threads: int):
+    def __init__(self, source: Source, threads: int, limits: Limits):
         # Read once, when OpenCV first opens a video; 8 is FFmpeg's "fatal".
         os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "8")
         load_package("cv2", "opencv")
@@ -44,10 +49,11 @@ class OpencvVideo(Video):
         self._place = resolve(source)
         if not isinstance(self._place, str):
             raise refusal(source, "it opens files only, not memory")
-        index = self._index = scan_packets(source, self._place)
+        index = self._index = scan_packets(source, self._place, limits)
         reason = inexactness(index)
         if reason is not None:
             raise refusal(source, reason)
+        self.codec, self.container = index.codec, index.container
         self.info = index.info(len(index.shown_pts), (int(index.shown_pts[0]), int(index.shown_pts[-1])))
         try:
             self._restart()
@@ -61,7 +67,8 @@ class OpencvVideo(Video):
         import cv2
 
         self.close()
-        self._capture = cv2.VideoCapture(self._place, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, self._threads])
+        with _local_files_only():
+            self._capture = cv2.VideoCapture(self._place, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, self._threads])
         self._position = -1
         if not self._capture.isOpened():
             raise refusal(self.source, "it does not open the file")
@@ -108,6 +115,20 @@ class OpencvVideo(Video):
         self._capture = None
 
 
+@contextmanager
+def _local_files_only() -> Iterator[None]:
+    """Holds OpenCV's FFmpeg to the containers and the protocol that PyAV's is held to, while a file is opened."""
+    before = os.environ.get(OPTIONS)
+    os.environ[OPTIONS] = f"protocol_whitelist;file|format_whitelist;{DEMUXERS}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[OPTIONS]
+        else:
+            os.environ[OPTIONS] = before
+
+
 def inexactness(index: PacketIndex) -> str | None:
     """Returns why OpenCV's frames of a file may be wrong; None if they are right."""
     if index.num_streams > 1:
@@ -116,6 +137,8 @@ def inexactness(index: PacketIndex) -> str | None:
         return "the file is damaged"
     if index.doubt():
         return index.doubt()
+    if index.resizes:  # it is read by the pyav reader, whose decoder knows the limit of the size
+        return "the size of its pictures may change"
     if index.mirrored:
         return "a mirrored picture"
     if index.discard.any():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,11 +13,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.bitstream import has_idr, packet_irregularity, size_header, stream_irregularity
 from paddlevideo_fast.data.readers.pictures import orientation
-from paddlevideo_fast.data.readers.sources import explain_unreadable
-from paddlevideo_fast.data.video import Source, VideoError, VideoInfo
+from paddlevideo_fast.data.readers.sources import check_promises, explain_unreadable
+from paddlevideo_fast.data.video import Limits, Source, VideoError, VideoInfo
 
 NO_TIME = np.iinfo(np.int64).min
+MIN_RATE, MAX_RATE = 0.001, 1000.0  # frames a second; a file that gives less or more is wrong
 
 # Containers that hold pictures themselves. Playlists and device demuxers, which open other files, are left out.
 DEMUXERS = (
@@ -23,8 +28,6 @@ DEMUXERS = (
 )
 # Containers that carry the time each picture is shown at; the decoder hands it on with the picture.
 TIMED = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
-# Codecs in which one packet is one picture, or in which an exception can be seen from the packet's first bytes.
-PACKET_CODECS = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class PacketIndex:
         discard: bool, decoded but not shown (outside the edit list).
         time_base: Seconds a unit of ``pts``.
         last_duration: Units of ``time_base`` the last shown picture lasts; 0 if the file does not say.
+        span: Seconds from the first to the last decoding time, empty packets included; 0 where there are no times.
         duration: Seconds the header gives; 0 if it gives none.
         rate: Mean frames per second the header gives; 0 if it gives none.
         coded_size: (width, height) of the first picture, before it is turned upright.
@@ -47,6 +51,7 @@ class PacketIndex:
         unsafe_keys: Key packets from which decoding may not start (no IDR picture).
         num_streams: Video streams in the file, cover pictures included.
         irregular: Why a packet may not be exactly one shown picture; None if each is.
+        resizes: The pictures may change their size.
         damage: What is visibly wrong with the file; None if nothing is.
     """
 
@@ -57,6 +62,7 @@ class PacketIndex:
     discard: np.ndarray
     time_base: Fraction
     last_duration: int
+    span: float
     duration: float
     rate: float
     coded_size: tuple[int, int]
@@ -65,6 +71,7 @@ class PacketIndex:
     unsafe_keys: bool
     num_streams: int
     irregular: str | None
+    resizes: bool
     damage: str | None
     shown_pts: np.ndarray = field(init=False, repr=False)
 
@@ -103,41 +110,47 @@ class PacketIndex:
         """
         width, height = self.coded_size[:: -1 if self.turns % 2 else 1]
         if self.container == "avi" and self.duration:  # its packets carry no presentation times
-            duration = self.duration
+            duration = min(self.duration, self.span + 1 / self.rate) if self.span and self.rate else self.duration
         elif times is None or times[0] == times[1]:
             duration = count / self.rate if self.rate else self.duration
         else:
             tail = self.last_duration or (times[1] - times[0]) / max(count - 1, 1)
             duration = float((times[1] - times[0] + tail) * self.time_base)
-        fps = count / duration if duration else self.rate
+        fps = count / duration if duration > 0 else self.rate
         # The header's rate is exact where times are rounded, e.g. to the milliseconds of Matroska.
-        return VideoInfo(count, self.rate if abs(self.rate - fps) < 0.01 * fps else fps, width, height, duration)
+        fps = self.rate if abs(self.rate - fps) < 0.01 * fps else fps
+        if not MIN_RATE <= fps <= MAX_RATE:
+            return VideoInfo(count, 0.0, width, height, 0.0)
+        return VideoInfo(count, fps, width, height, duration if duration > 0 else count / fps)
 
 
 @contextmanager
-def open_stream(source: Source, place: str | BinaryIO, threads: int = 1) -> Iterator[tuple[Any, Any]]:
+def open_stream(source: Source, place: str | BinaryIO, limits: Limits, threads: int = 1) -> Iterator[tuple[Any, Any]]:
     """Opens a container and its first video stream that is not a cover picture; closes it in any case.
 
     Args:
         source: What the caller named, for messages.
         place: What ``sources.resolve`` made of it.
+        limits: The decoder makes no picture much larger than these allow; it counts the margins it adds itself.
         threads: Decoder threads; 0 lets the decoder choose.
 
     Yields:
         PyAV's (container, stream).
 
     Raises:
-        VideoError: Not a video, or no video stream.
+        VideoError: Not a video, no video stream, or its header says that the pictures are too large.
     """
     import av
 
     if not isinstance(place, str):
         place.seek(0)
+    bounds = {"max_pixels": str(min(limits.max_pixels + limits.max_pixels // 8 + 2**17, 2**31 - 1))}
     try:
         # The prefix keeps names such as "a:b.mp4" from being taken for a protocol.
         container = av.open(
             f"file:{place}" if isinstance(place, str) else place,
             metadata_errors="ignore",
+            options=bounds,
             container_options={"protocol_whitelist": "file", "format_whitelist": DEMUXERS},
         )
     except (av.FFmpegError, ValueError) as error:
@@ -150,38 +163,50 @@ def open_stream(source: Source, place: str | BinaryIO, threads: int = 1) -> Iter
         stream = streams[0]
         if stream.codec_context is None:
             raise VideoError(source, "the codec of its video stream is not known to FFmpeg")
+        limits.check_size(source, stream.codec_context.width, stream.codec_context.height)
         stream.codec_context.thread_count = threads
+        stream.codec_context.options = bounds
         yield container, stream
 
 
-def scan_packets(source: Source, place: str | BinaryIO) -> PacketIndex:
+def scan_packets(source: Source, place: str | BinaryIO, limits: Limits) -> PacketIndex:
     """Lists the packets of a video; only the first picture is decoded, for its size and orientation.
 
     Raises:
-        VideoError: Not a video, no video stream, a stream without packets, or none whose first picture decodes.
+        VideoError: Not a video, no video stream, a stream without packets, none whose first picture decodes, or one
+            beyond the limits.
     """
     import av
 
-    pts, key, discard, last = [], [], [], (NO_TIME, 0)
-    first, unsafe_keys, damage = None, False, None
-    with open_stream(source, place) as (container, stream):
+    check_promises(source, place, limits)
+    pts, key, discard, last = array("q"), bytearray(), bytearray(), (NO_TIME, 0)
+    first, unsafe_keys, damage, sizes = None, False, None, set()
+    first_dts, last_dts = math.inf, -math.inf
+    with open_stream(source, place, limits) as (container, stream):
         codec = stream.codec_context.codec.canonical_name
-        irregular = _stream_irregularity(codec, stream)
+        irregular = stream_irregularity(codec, stream)
         extradata = stream.codec_context.extradata or b""
         try:
             for packet in container.demux(stream):
+                if packet.dts is not None:
+                    first_dts, last_dts = min(first_dts, packet.dts), max(last_dts, packet.dts)
                 if packet.size == 0:
                     continue
                 pts.append(NO_TIME if packet.pts is None else packet.pts)
                 key.append(packet.is_keyframe)
                 discard.append(packet.is_discard)
-                if packet.is_keyframe and codec == "h264":
-                    unsafe_keys |= not has_idr(bytes(packet), extradata)
+                limits.check_count(source, len(pts))
+                if packet.is_keyframe:
+                    data = bytes(packet)
+                    unsafe_keys |= codec == "h264" and not has_idr(data, extradata)
+                    sizes.add(size_header(codec, data, extradata))
+                if packet.has_sidedata("new_extradata"):
+                    sizes.add(bytes(packet.get_sidedata("new_extradata")))
                 if not packet.is_discard and pts[-1] >= last[0]:
                     last = (pts[-1], packet.duration or 0)
                 if packet.is_corrupt:
                     damage = damage or f"packet {len(pts) - 1} is incomplete"
-                irregular = irregular or _packet_irregularity(codec, packet)
+                irregular = irregular or packet_irregularity(codec, packet)
                 if first is None:
                     first, problem = _try_decode(stream, packet)
                     damage = damage or problem
@@ -194,7 +219,10 @@ def scan_packets(source: Source, place: str | BinaryIO) -> PacketIndex:
         if first is None:
             first, problem = _try_decode(stream, None)
         if first is None:
-            raise VideoError(source, f"no frame decodes ({damage or problem or 'the decoder shows no picture'})")
+            reason = explain_size(source, place, limits)
+            reason = reason or f"no frame decodes ({damage or problem or 'the decoder shows no picture'})"
+            raise VideoError(source, reason)
+        limits.check_size(source, first.width, first.height)
         turns, mirrored = orientation(first)
         return PacketIndex(
             container=container.format.name,
@@ -204,16 +232,22 @@ def scan_packets(source: Source, place: str | BinaryIO) -> PacketIndex:
             discard=np.array(discard, bool),
             time_base=Fraction(stream.time_base or 0),
             last_duration=last[1],
+            span=float((last_dts - first_dts) * stream.time_base) if last_dts > first_dts else 0.0,
             duration=float((stream.duration or 0) * (stream.time_base or 0)),
-            rate=float(stream.average_rate or stream.guessed_rate or 0),
+            rate=_sane_rate(stream.average_rate) or _sane_rate(stream.guessed_rate),
             coded_size=(first.width, first.height),
             turns=turns,
             mirrored=mirrored,
             unsafe_keys=unsafe_keys,
             num_streams=len(container.streams.video),
             irregular=irregular,
+            resizes=len(sizes - {None}) > 1,
             damage=damage,
         )
+
+
+def _sane_rate(rate: Fraction | None) -> float:
+    return float(rate) if rate and MIN_RATE <= rate <= MAX_RATE else 0.0
 
 
 def _try_decode(stream: Any, packet: Any) -> tuple[Any, str | None]:
@@ -227,48 +261,25 @@ def _try_decode(stream: Any, packet: Any) -> tuple[Any, str | None]:
     return (frames[0] if frames else None), None
 
 
-def has_idr(data: bytes, extradata: bytes) -> bool:
-    """Returns whether an H.264 packet holds a slice of an IDR picture (NAL unit type 5).
+def explain_size(source: Source, place: str | BinaryIO, limits: Limits) -> str | None:
+    """Decodes a file once more, listening to FFmpeg, and returns the reason if a picture was too large for it."""
+    import av
 
-    Source: ISO/IEC 14496-15, 5.3.3 (length prefixes, as in mp4) and ITU-T H.264 annex B (start codes).
-    """
-    if not extradata.startswith(b"\1"):
-        return any(unit[:1] and unit[0] & 31 == 5 for unit in data.split(b"\0\0\1")[1:])
-    width, position = (extradata[4] & 3) + 1, 0
-    while position + width < len(data):
-        if data[position + width] & 31 == 5:
-            return True
-        position += width + int.from_bytes(data[position : position + width], "big")
-    return False
-
-
-def _stream_irregularity(codec: str, stream: Any) -> str | None:
-    if codec not in PACKET_CODECS:
-        return f"packets of {codec} need not be one picture each"
-    if codec in ("h264", "hevc") and int(stream.codec_context.field_order) > 1:  # 0 unknown, 1 progressive
-        return "interlaced: a packet may hold one field only"
-    return None
-
-
-def _packet_irregularity(codec: str, packet: Any) -> str | None:
-    if codec == "vp8":
-        return None if bytes(packet)[0] & 0x10 else "it holds hidden pictures"
-    if codec == "vp9":
-        return "it holds hidden pictures" if is_hidden_vp9(bytes(packet)) else None
-    if codec == "mpeg4" and (packet.size < 20 or bytes(packet).count(b"\0\0\1\xb6") != 1):
-        return "packed or skipped MPEG-4 pictures"
-    return None
-
-
-def is_hidden_vp9(data: bytes) -> bool:
-    """Returns whether a packet with a single VP9 frame has ``show_frame`` unset.
-
-    Source: VP9 bitstream specification, section 6.2 (uncompressed header) and annex B (superframes).
-    """
-    if data[-1] & 0xE0 == 0xC0:  # a superframe: by its definition it ends with the one picture that is shown
-        return False
-    bits = f"{data[0]:08b}{data[1]:08b}" if len(data) > 1 else f"{data[0]:08b}00000000"
-    position = 4 + (bits[2:4] == "11")
-    if bits[position] == "1":  # show_existing_frame
-        return False
-    return bits[position + 2] == "0"
+    level, skips = av.logging.get_level(), av.logging.get_skip_repeated()
+    av.logging.set_level(av.logging.ERROR)
+    av.logging.set_skip_repeated(False)
+    try:
+        with av.logging.Capture() as lines, open_stream(source, place, limits) as (container, stream):
+            for packet in container.demux(stream):
+                try:
+                    packet.decode()
+                except av.FFmpegError:
+                    break
+    except av.FFmpegError:
+        return None
+    finally:
+        av.logging.set_level(level)
+        av.logging.set_skip_repeated(skips)
+    found = [re.match(r"Picture size (\d+)x(\d+)", line) for _, _, line in lines]
+    sizes = [(int(size[1]), int(size[2])) for size in found if size]
+    return limits.too_large(*sizes[0], "a picture is") if sizes else None

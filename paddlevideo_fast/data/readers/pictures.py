@@ -44,3 +44,26 @@ def make_converter() -> Callable[[Any, int, int], np.ndarray]:
         return scaler.reformat(frame, width, height, "rgb24", interpolation=flags, threads=1).to_ndarray()
 
     return convert
+
+
+def jpeg_frame_header(data: bytes) -> bytes | None:
+    """Returns the part of a JPEG's frame header that holds precision, height and width; None if it has none.
+
+    Source: ITU-T T.81, B.1.1.4 (segments) and B.2.2 (frame header).
+    """
+    position = 2
+    while position + 9 <= len(data) and data[position] == 0xFF:
+        marker, size = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return data[position + 4 : position + 9]
+        # Fill bytes and markers without a segment may come between.
+        position += 1 if marker == 0xFF else 2 if marker in (0x01, 0xD8) else 2 + size
+    return None
+
+
+def image_size(data: bytes) -> tuple[int, int] | None:
+    """Returns (width, height) of a JPEG or PNG from its header; None if it has none."""
+    if data.startswith(b"\x89PNG") and len(data) >= 24:  # PNG specification, 11.2.2: IHDR comes first
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    header = jpeg_frame_header(data) if data.startswith(b"\xff\xd8") else None
+    return (int.from_bytes(header[3:5], "big"), int.from_bytes(header[1:3], "big")) if header else None

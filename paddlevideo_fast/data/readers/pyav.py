@@ -7,11 +7,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from paddlevideo_fast.data.readers.packets import TIMED, open_stream, scan_packets
+from paddlevideo_fast.data.readers.packets import TIMED, explain_size, open_stream, scan_packets
 from paddlevideo_fast.data.readers.pictures import make_converter, orient
 from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
-from paddlevideo_fast.data.video import Source, VideoError
+from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, DamagedVideoError, Limits, Source, VideoError
 
 # Streams without an index may begin anywhere, as a recording of a broadcast does.
 STREAMING = ("mpegts", "mpeg", "mpegvideo", "m4v", "h264", "hevc")
@@ -22,17 +22,19 @@ class PyavReader(Reader):
 
     Args:
         threads: Decoder threads; 0 lets FFmpeg choose.
+        max_pixels: Largest picture, width times height; a file with a larger one is refused before it is decoded.
+        max_frames: Most frames of a file.
     """
 
     name = "pyav"
     package = "av"
 
-    def __init__(self, threads: int = 1):
-        self.threads = threads
+    def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
+        self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
     def open(self, source: Source) -> PyavVideo:
         load_package("av", self.name)
-        return PyavVideo(source, self.threads)
+        return PyavVideo(source, self.threads, self.limits)
 
 
 class PyavVideo(Video):
@@ -40,15 +42,17 @@ class PyavVideo(Video):
 
     The frame count comes from the packets where each is one picture, and from decoding the file once where that is
     in doubt. A damaged file has the frames that come before the damage, or raises when one after it is wanted.
+    Pictures that change their size within the file are scaled to the size of the first one, as players do.
     """
 
-    def __init__(self, source: Source, threads: int = 1):
-        self.source = source
+    def __init__(self, source: Source, threads: int, limits: Limits):
+        self.source, self._limits = source, limits
         self._place, self._threads = resolve(source), threads
         self._decoder: Iterator[Any] = iter(())
         self._next, self._held = 0, (-1, None)
-        self._index = scan_packets(source, self._place)
+        self._index = scan_packets(source, self._place, limits)
         self.damage = self._index.damage
+        self.codec, self.container = self._index.codec, self._index.container
         count, times = self._count()
         timed = self._index.container in TIMED and self._index.doubt() is None
         self._times = self._index.shown_pts if timed else None
@@ -67,17 +71,23 @@ class PyavVideo(Video):
                 if frame.pts is not None:
                     low, high = times or (frame.pts, frame.pts)
                     times = min(low, frame.pts), max(high, frame.pts)
-        except VideoError as error:
-            self.damage = self.damage or error.reason
+                self._limits.check_count(self.source, count)
+        except UndecodableError as error:
+            self.damage = self.damage or self._explain(error.reason)
         if count == 0:
-            raise VideoError(self.source, f"no frame decodes ({self.damage or index.doubt()})")
+            raise VideoError(self.source, f"its first frame does not decode ({self.damage or index.doubt()})")
         if index.irregular is None and count < len(index.shown_pts):
             self.damage = self.damage or f"{len(index.shown_pts) - count} of {len(index.shown_pts)} pictures are lost"
         return count, times
 
     def _decode(self) -> Iterator[Any]:
         tolerant = not self._index.starts_with_key and self._index.container in STREAMING
-        return decode_stream(self.source, self._place, self._threads, tolerant)
+        return decode_stream(self.source, self._place, self._limits, self._threads, tolerant)
+
+    def _explain(self, reason: str) -> str:
+        """Returns why decoding stopped: FFmpeg's word for it, or that a picture is too large."""
+        telling = reason == "Invalid data found when processing input" and not self._index.resizes
+        return reason if telling else explain_size(self.source, self._place, self._limits) or reason
 
     def _advance(self, index: int) -> Any:
         """Returns the frame at ``index``, decoding forward from the current position."""
@@ -85,15 +95,16 @@ class PyavVideo(Video):
         while self._next <= index:
             try:
                 frame, reason = next(self._decoder, None), "no more pictures"
-            except VideoError as error:
-                frame, reason = None, error.reason
+            except UndecodableError as error:
+                frame, reason = None, self._explain(error.reason)
             if frame is not None and self._times is not None and frame.pts != self._times[self._next]:
                 # Damaged data the decoder passes over in silence: all that follows would be counted wrong.
                 frame, reason = None, "another picture came in its place"
             if frame is None:
-                where = f"frame {self._next} of {self.info.num_frames}"
+                stop = self._next
                 self.close()
-                raise VideoError(self.source, f"decoding stopped at {where}: {reason}")
+                where = f"frame {stop} of {self.info.num_frames}"
+                raise DamagedVideoError(self.source, f"decoding stopped at {where}: {reason}", stop)
             self._next += 1
         return frame
 
@@ -116,22 +127,27 @@ class PyavVideo(Video):
         self._decoder, self._next, self._held = iter(()), 0, (-1, None)
 
 
-def decode_stream(source: Source, place: str | BinaryIO, threads: int, tolerant: bool) -> Iterator[Any]:
+class UndecodableError(VideoError):
+    """A packet does not decode."""
+
+
+def decode_stream(source: Source, place: str | BinaryIO, limits: Limits, threads: int, tolerant: bool) -> Iterator[Any]:
     """Yields the shown frames of a stream in presentation order, as PyAV frames.
 
     Args:
         source: What the caller named, for messages.
         place: What ``sources.resolve`` made of it.
+        limits: Of the size of a picture.
         threads: Decoder threads; 0 lets FFmpeg choose.
         tolerant: Pass over packets that do not decode before the first picture.
 
     Raises:
-        VideoError: A packet does not decode. Frames the decoder still holds then are not given out: a picture
-            missing among them would shift the rest.
+        UndecodableError: A packet does not decode, or its picture is too large. Frames the decoder still holds then
+            are not given out: a picture missing among them would shift the rest.
     """
     import av
 
-    with open_stream(source, place, threads) as (container, stream):
+    with open_stream(source, place, limits, threads) as (container, stream):
         shown = 0
         try:
             for packet in container.demux(stream):
@@ -144,8 +160,10 @@ def decode_stream(source: Source, place: str | BinaryIO, threads: int, tolerant:
                         raise
                     continue
                 for frame in decoded:
+                    if frame.width * frame.height > limits.max_pixels:
+                        raise UndecodableError(source, limits.too_large(frame.width, frame.height, "a picture is"))
                     shown += 1
                     yield frame
             yield from stream.codec_context.decode(None)
         except av.FFmpegError as error:
-            raise VideoError(source, str(error.strerror)) from error
+            raise UndecodableError(source, str(error.strerror)) from error

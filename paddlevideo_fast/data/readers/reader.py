@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 
 from paddlevideo_fast.data.transforms import crop_resize_flip
-from paddlevideo_fast.data.video import CropBox, Source, VideoError, VideoInfo, View, check_views
+from paddlevideo_fast.data.video import CropBox, DamagedVideoError, Source, VideoInfo, View, check_views
 
 PACKAGES = {"av": "av", "decord": "decord", "cv2": "opencv-python-headless"}
 
@@ -24,11 +24,15 @@ class Video(ABC):
         source: What was opened.
         info: Frame count, rate, size and duration, as a viewer would see them.
         damage: What is wrong with the file although frames can be read; None if nothing is known to be.
+        codec: Name of the codec, e.g. ``h264``.
+        container: FFmpeg's name of the container, e.g. ``matroska,webm``, or ``folder``.
     """
 
     source: Source
     info: VideoInfo
     damage: str | None = None
+    codec: str = ""
+    container: str = ""
 
     @abstractmethod
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
@@ -38,12 +42,22 @@ class Video(ABC):
             indices: Frame indices in rising order, without repeats, inside the video.
 
         Raises:
-            VideoError: A wanted frame cannot be decoded.
+            DamagedVideoError: A wanted frame cannot be decoded.
         """
 
     @abstractmethod
     def close(self) -> None:
         """Frees the decoder and the file handle; closing twice does no harm."""
+
+    def keep(self, num_frames: int) -> None:
+        """Shortens the video to its first frames, for a plan that uses what decodes of a damaged file.
+
+        Args:
+            num_frames: Frames to keep, at least 1; ``DamagedVideoError.decodable`` says how many can be had.
+        """
+        kept = min(num_frames, self.info.num_frames)
+        duration = self.info.duration * kept / self.info.num_frames
+        self.info = self.info._replace(num_frames=kept, duration=duration)
 
     def read(self, views: Sequence[View], size: tuple[int, int] | None = None) -> list[np.ndarray]:
         """Reads clips, decoding each wanted frame once for all of them.
@@ -56,7 +70,8 @@ class Video(ABC):
             One uint8 [T, H, W, 3] RGB array a view.
 
         Raises:
-            VideoError: A frame or region does not exist, or does not decode.
+            VideoError: A frame or region does not exist.
+            DamagedVideoError: A wanted frame does not decode; says how many from the start do.
         """
         check_views(self.source, self.info, views, size)
         clips, places = [], {}
@@ -74,7 +89,8 @@ class Video(ABC):
                     done[number] = crop_resize_flip(picture[None], view.crop, size, view.flip)[0]
                 clips[number][position] = done[number]
         if places:
-            raise VideoError(self.source, f"frame {min(places)} of {self.info.num_frames} was not decoded")
+            where = f"frame {min(places)} of {self.info.num_frames}"
+            raise DamagedVideoError(self.source, f"{where} was not decoded", min(places))
         return clips
 
     def frames(self) -> Iterator[np.ndarray]:
@@ -87,7 +103,7 @@ class Video(ABC):
         height, width = picture.shape[:2]
         if (width, height) != (self.info.width, self.info.height):
             shown = f"{self.info.width}x{self.info.height}"
-            raise VideoError(self.source, f"frame {index} is {width}x{height}, the video is {shown}")
+            raise DamagedVideoError(self.source, f"frame {index} is {width}x{height}, the video is {shown}", index)
 
     def __enter__(self) -> Video:
         return self
@@ -121,6 +137,17 @@ class Reader(ABC):
             VideoError: The source does not exist or is not a readable video.
             InexactReaderError: This reader cannot promise the right frames of this source.
         """
+
+    def open_first(self, source: Source, num_frames: int) -> Video:
+        """Opens the first frames of a damaged video, as if it had no more.
+
+        Args:
+            source: As for ``open``.
+            num_frames: At least 1; ``DamagedVideoError.decodable`` says how many can be had.
+        """
+        video = self.open(source)
+        video.keep(num_frames)
+        return video
 
     def probe(self, source: Source) -> VideoInfo:
         """Returns the facts about a video without reading clips from it."""

@@ -6,14 +6,17 @@ import io
 import os
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from paddlevideo_fast.data.video import FrameFolder, Source, VideoError
+from paddlevideo_fast.data.video import FrameFolder, Limits, Source, VideoError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"<?xml", b"<MPD", b"v=0\r\n", b"v=0\n")
 MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")
+MP4_PARENTS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
+MAX_BOXES = 4096  # looked at before a file is opened; a longer one has more fragments, not larger ones
 
 
 def resolve(source: Source) -> str | BinaryIO:
@@ -46,6 +49,8 @@ def _resolve_path(source: str | Path) -> str:
         if URL.match(str(source)):
             raise VideoError(source, "only local files are read; download it first")
         raise VideoError(source, f"does not exist (looked for {path})")
+    if not os.path.isfile(path):  # a pipe would be waited for, a device never ends
+        raise VideoError(source, "is not a regular file")
     if not os.access(path, os.R_OK):
         raise VideoError(source, "may not be read: permission denied")
     if os.path.getsize(path) == 0:
@@ -79,15 +84,59 @@ def _describe_bytes(file: BinaryIO) -> str:
 def _mp4_boxes(file: BinaryIO) -> set[bytes]:
     """Returns the names of the complete top-level boxes."""
     end = file.seek(0, io.SEEK_END)
-    names, start = set(), 0
+    return {name for name, _, stop in _boxes(file, 0, end) if stop <= end}
+
+
+def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yields (name, start of the contents, end) of the boxes in a part of an mp4 file; the last may be cut off."""
     while start + 8 <= end:
         file.seek(start)
-        size, name = struct.unpack(">I4s", file.read(8))
+        size, name = struct.unpack(">I4s", file.read(8).ljust(8, b"\0"))
+        contents = start + 8
         if size == 1:
-            size = struct.unpack(">Q", file.read(8).ljust(8, b"\0"))[0]
+            size, contents = struct.unpack(">Q", file.read(8).ljust(8, b"\0"))[0], start + 16
         size = size or end - start
-        if size < 8 or start + size > end:
-            break
-        names.add(name)
+        if size < contents - start:
+            return
+        yield name, contents, start + size
         start += size
-    return names
+
+
+def check_promises(source: Source, place: str | BinaryIO, limits: Limits) -> None:
+    """Raises VideoError if an mp4 file lists more pictures than allowed.
+
+    FFmpeg makes an index of all a file claims to hold, however few bytes it has, as soon as it opens it.
+    """
+    if not isinstance(place, str):
+        _check_promises(source, place, limits)
+        return
+    with open(place, "rb") as file:
+        _check_promises(source, file, limits)
+
+
+def _check_promises(source: Source, file: BinaryIO, limits: Limits) -> None:
+    file.seek(4)
+    if file.read(4) not in MP4_BOXES:
+        return
+    ranges, seen = [(0, file.seek(0, io.SEEK_END))], 0
+    while ranges and seen < MAX_BOXES:
+        start, end = ranges.pop()
+        inner = []
+        for name, contents, stop in _boxes(file, start, end):
+            seen += 1
+            if name == b"hdlr" and _read_at(file, contents + 8, 4) == b"soun":
+                inner = []  # sound may have a sample every 20 microseconds
+                break
+            if name in (b"stsz", b"stz2", b"trun"):
+                place = contents + (4 if name == b"trun" else 8)
+                limits.check_count(source, int.from_bytes(_read_at(file, place, 4), "big"))
+            if name in MP4_PARENTS:
+                inner.append((contents, min(stop, end)))
+            if seen >= MAX_BOXES:
+                break
+        ranges += inner
+
+
+def _read_at(file: BinaryIO, position: int, size: int) -> bytes:
+    file.seek(position)
+    return file.read(size)

@@ -54,7 +54,18 @@ def load_weights(model: paddle.nn.Layer, path: str | Path) -> None:
         WeightsError: Keys are missing, left over or of another shape; nothing has been loaded.
     """
     state = read_weights(path)
-    own = model.state_dict()
+    own = model.state_dict(use_hook=False)
+    problems = explain_misfit(own, state)
+    if problems:
+        raise WeightsError(
+            f"{path} does not fit {type(model).__name__}, which has {len(own)} keys: {'; '.join(problems)}"
+        )
+    set_state(own, state)
+    logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
+
+
+def explain_misfit(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns what keeps a state from fitting a model: keys missing, left over, of another shape; empty if nothing."""
     missing = [key for key in own if key not in state]
     unknown = [key for key in state if key not in own]
     misshapen = [
@@ -62,17 +73,11 @@ def load_weights(model: paddle.nn.Layer, path: str | Path) -> None:
         for key in own
         if key in state and list(state[key].shape) != list(own[key].shape)
     ]
-    problems = [
+    return [
         f"{len(keys)} {what} ({', '.join(keys[:4])}{', ...' if len(keys) > 4 else ''})"
         for keys, what in ((missing, "missing"), (unknown, "unknown to the model"), (misshapen, "of another shape"))
         if keys
     ]
-    if problems:
-        raise WeightsError(
-            f"{path} does not fit {type(model).__name__}, which has {len(own)} keys: {'; '.join(problems)}"
-        )
-    set_state(own, state)
-    logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
 
 
 def set_state(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> None:

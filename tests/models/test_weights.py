@@ -1,0 +1,171 @@
+"""Weights on disk: every key accounted for, damage named, and nothing executed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import paddle
+import pytest
+from paddle import nn
+
+from paddlevideo_fast.models.weights.load import WeightsError, load_weights, read_weights
+from paddlevideo_fast.models.weights.pickles import UnsafePickleError, load_arrays
+
+
+def net(width=4):
+    return nn.Sequential(nn.Conv2D(3, width, 3), nn.BatchNorm2D(width), nn.Flatten(), nn.Linear(width, 2))
+
+
+def arrays(model):
+    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
+
+
+def same(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = net()
+    path = tmp_path / "weights.pdparams"
+    paddle.save(model.state_dict(), str(path))
+    return model, path
+
+
+def test_every_array_comes_over(saved):
+    model, path = saved
+    other = net()
+    load_weights(other, path)
+    same(arrays(other), arrays(model))
+    same(read_weights(path), arrays(model))
+    assert not other[0].weight.stop_gradient
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_files_of_any_pickle_protocol(tmp_path, protocol):
+    model, other = net(), net()
+    paddle.save(model.state_dict(), str(tmp_path / "w.pdparams"), protocol=protocol)
+    load_weights(other, tmp_path / "w.pdparams")
+    same(arrays(other), arrays(model))
+
+
+def test_half_weights_are_read_as_float(tmp_path):
+    model, other = net(), net()
+    half = {name: value.astype(np.float16) for name, value in arrays(model).items()}
+    paddle.save(half, str(tmp_path / "half.pdparams"))
+    load_weights(other, tmp_path / "half.pdparams")
+    assert other[0].weight.dtype == paddle.float32
+    np.testing.assert_array_equal(other[0].weight.numpy(), half["0.weight"].astype(np.float32))
+
+
+def test_of_a_training_state_the_averaged_weights_are_taken(tmp_path):
+    trained, average, other = arrays(net()), arrays(net()), net()
+    for state, expected in (({"model": trained, "ema": average}, average), ({"model": trained, "ema": None}, trained)):
+        path = tmp_path / "step.pdstate"
+        path.write_bytes(pickle.dumps(state, protocol=4) + b"trailer of a state file")
+        load_weights(other, path)
+        same(arrays(other), expected)
+
+
+def refuse(tmp_path, state, match):
+    """Loading must fail with the message and leave the model alone."""
+    path = tmp_path / "other.pdparams"
+    if state is not None:
+        paddle.save(state, str(path))
+    model = net()
+    before = arrays(model)
+    with pytest.raises(WeightsError, match=match):
+        load_weights(model, path)
+    same(arrays(model), before)
+
+
+def test_keys_that_do_not_fit_are_named(tmp_path):
+    state = arrays(net())
+    without = {name: value for name, value in state.items() if name != "3.bias"}
+    refuse(tmp_path, without, r"other.pdparams does not fit Sequential, which has 8 keys: 1 missing \(3.bias\)$")
+    refuse(tmp_path, {**state, "4.w": np.zeros(1)}, r"1 unknown to the model \(4.w\)$")
+    refuse(tmp_path, {**state, "3.bias": np.zeros(3)}, r"1 of another shape \(3.bias \[3\] for \[2\]\)$")
+    refuse(tmp_path, {**without, "4.w": np.zeros(1)}, r"1 missing \(3.bias\); 1 unknown to the model \(4.w\)$")
+    other = arrays(net(8))
+    refuse(tmp_path, other, r"7 of another shape \(0.weight \[8, 3, 3, 3\] for \[4, 3, 3, 3\], .*, \.\.\.\)$")
+
+
+def test_files_that_are_no_weights(tmp_path):
+    refuse(tmp_path, None, "no such weights file")
+    path = tmp_path / "other.pdparams"
+    for data in (b"", b"hello", b"\x80\x04", os.urandom(200), b"PK\x03\x04 a zip file"):
+        path.write_bytes(data)
+        refuse(tmp_path, None, "other.pdparams: not a file of pickled arrays, or damaged")
+    path.write_bytes(pickle.dumps([1, 2, 3]))
+    refuse(tmp_path, None, "expected a mapping of names to arrays, found list")
+    path.write_bytes(pickle.dumps({}))
+    refuse(tmp_path, None, "expected a mapping of names to arrays, but it is empty")
+    path.write_bytes(pickle.dumps({"a": 3}))
+    refuse(tmp_path, None, "expected a mapping of names to arrays, but 'a' is int")
+    path.unlink()
+    path.mkdir()
+    refuse(tmp_path, None, "no such weights file")
+
+
+def test_a_file_cut_short(saved, tmp_path):
+    _, path = saved
+    data = path.read_bytes()
+    for length in (len(data) - 1, len(data) // 2, 10):
+        (tmp_path / "other.pdparams").write_bytes(data[:length])
+        refuse(tmp_path, None, "not a file of pickled arrays, or damaged")
+
+
+class Call:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self):
+        return self.function, self.arguments
+
+
+def object_array():
+    array = np.empty(1, object)
+    array[0] = Call(os.mkdir, "ran")
+    return array
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        lambda: Call(os.mkdir, "ran"),
+        lambda: {"weight": np.zeros(2), "x": Call(os.mkdir, "ran")},
+        lambda: Call(eval, "__import__('os').mkdir('ran')"),
+        lambda: Call(exec, "import os; os.mkdir('ran')"),
+        lambda: {"x": Call(getattr, "text", "upper")},
+        lambda: {"x": object_array()},
+        lambda: {"x": Call(__import__, "os")},
+    ],
+)
+def test_a_malicious_file_is_not_executed(tmp_path, monkeypatch, payload):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.pdparams").write_bytes(pickle.dumps(payload(), protocol=4))
+    refuse(tmp_path, None, r"other.pdparams: asks for (posix|builtins)\.\w+, .* not executed")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_dotted_names_do_not_reach_around_the_list(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = (b"numpy", b"ndarray.__class__")
+    data = b"\x80\x04" + b"".join(b"\x8c" + bytes([len(name)]) + name for name in names) + b"\x93."  # STACK_GLOBAL
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(UnsafePickleError, match="asks for numpy.ndarray.__class__"):
+        load_arrays(tmp_path / "x")
+
+
+def test_plain_values_come_back(tmp_path):
+    value = {"a": np.arange(3), "b": [1, 2.5, None, True, "ü", b"x"], "c": (1, {"d": np.float32(2)}), "e": {1, 2}}
+    (tmp_path / "x").write_bytes(pickle.dumps(value, protocol=4))
+    read = load_arrays(tmp_path / "x")
+    np.testing.assert_array_equal(read.pop("a"), value.pop("a"))
+    assert read == value
