@@ -104,7 +104,7 @@ def make_loops(output_dir: Path):
     log = RunLog(output_dir, visualdl=True)
 
     def engine():
-        train.train_one_epoch(run, log, Failures(0.1), None)
+        train.train_one_epoch(run, log, Failures(0.1))
 
     paddle.seed(0)
     model = build.build_model(config)

@@ -59,7 +59,7 @@ def main() -> None:
 
         def steps() -> None:
             run.progress.epoch = run.progress.position = 0
-            train.train_one_epoch(run, costs[workers], failures, run.progress.step + args.steps)
+            train.train_one_epoch(run, costs[workers], failures, max_steps=run.progress.step + args.steps)
 
         return run, steps
 

@@ -96,7 +96,11 @@ class DataConfig(Section):
     fallback: str | None = "pyav"
     num_workers: NonNegativeInt = 2
     timeout: PositiveInt = 120
+    bad_files: Literal["skip", "raise", "use_what_decodes"] = "skip"
     max_failed_share: Probability = 0.1
+    read_timeout: PositiveInt | None = None
+    max_pixels: PositiveInt | None = None
+    max_frames: PositiveInt | None = None
     mean: Channels = [123.675, 116.28, 103.53]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)] = [58.395, 57.12, 57.375]
 
@@ -155,7 +159,11 @@ class NonFiniteConfig(Section):
 
 
 class CheckpointConfig(Section):
+    """When a training state is written; ``every_minutes`` is looked at where a log line is due."""
+
     every_epochs: PositiveInt = 1
+    every_steps: PositiveInt | None = None
+    every_minutes: Positive | None = None
     keep: PositiveInt = 2
 
 
@@ -182,6 +190,7 @@ class Config(Section):
     log: LogConfig = LogConfig()
     valid_every_epochs: PositiveInt = 1
     weights: str | None = None
+    reset_head: bool = False
     seed: NonNegativeInt = 0
     output_dir: str
 

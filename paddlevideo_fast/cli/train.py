@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine.evaluate import EvaluationError
     from paddlevideo_fast.engine.failures import TooManyFailuresError
     from paddlevideo_fast.engine.log import setup_logging
+    from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
     from paddlevideo_fast.loaders.paddle_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError
 
@@ -70,6 +71,11 @@ def main(argv: list[str] | None = None) -> None:
     expected += (TooManyFailuresError, engine.NonFiniteLossError, EvaluationError, OSError)
     try:
         run = build_training(config, args.config, ranks, validate=args.validate)
-        engine.train(run, resume=args.resume is not None, max_steps=args.max_steps)
+        stop = StopRequest()
+        with stop.listening():
+            engine.train(run, resume=args.resume is not None, max_steps=args.max_steps, stop=stop)
+    except StoppedOnRequestError as error:
+        logger.warning("%s", error)
+        raise SystemExit(128 + error.signal_number) from None
     except expected as error:
         raise fail(error, ranks.rank) from None

@@ -10,9 +10,9 @@ import numpy as np
 
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.plan import ClipRecipe
-from paddlevideo_fast.data.readers import Reader
+from paddlevideo_fast.data.readers import Reader, Video
 from paddlevideo_fast.data.samplers import SampleKey
-from paddlevideo_fast.data.video import VideoError
+from paddlevideo_fast.data.video import DamagedVideoError, VideoError
 
 Sample = dict[str, Any]
 
@@ -25,6 +25,7 @@ class ClipDataset:
         recipe: How clips are cut.
         reader: Opens the sources.
         make_target: Turns a record's label into the array the task wants; ``flipped`` tells that the clip was mirrored.
+        use_what_decodes: Cut clips from the part of a damaged video that decodes, instead of refusing it.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class ClipDataset:
         recipe: ClipRecipe,
         reader: Reader,
         make_target: Callable[[VideoRecord, bool], np.ndarray],
+        use_what_decodes: bool = False,
     ):
         self.records, self.recipe, self.reader, self.make_target = records, recipe, reader, make_target
+        self.use_what_decodes = use_what_decodes
 
     def __len__(self) -> int:
         return len(self.records)
@@ -51,9 +54,30 @@ class ClipDataset:
         return self.read([key])[0]
 
     def read(self, keys: Sequence[SampleKey]) -> list[Sample]:
-        """Reads several clips of one record, opening it and decoding each frame once."""
+        """Reads several clips of one record, opening it and decoding each frame once.
+
+        Raises:
+            VideoError: The source cannot be read, or is damaged and ``use_what_decodes`` is off.
+        """
+        source = self.records[keys[0].index].source
+        try:
+            return self._read(self.reader.open(source), keys)
+        except DamagedVideoError as error:
+            if not self.use_what_decodes:
+                raise
+            decodable = error.decodable
+        while decodable:  # each attempt may find that less decodes than the one before promised
+            try:
+                return self._read(self.reader.open_first(source, decodable), keys)
+            except DamagedVideoError as error:
+                decodable = min(error.decodable, decodable - 1)
+        raise VideoError(source, "damaged: not one frame decodes")
+
+    def _read(self, video: Video, keys: Sequence[SampleKey]) -> list[Sample]:
         record = self.records[keys[0].index]
-        with self.reader.open(record.source) as video:
+        with video:
+            if video.damage and not self.use_what_decodes:
+                raise DamagedVideoError(record.source, video.damage, video.info.num_frames)
             plans = [self.recipe.make_plan(record, video.info, key) for key in keys]
             clips = video.read([plan.view for plan in plans], size=plans[0].size)
         return [

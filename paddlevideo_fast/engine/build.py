@@ -26,7 +26,8 @@ from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
-from paddlevideo_fast.data.readers import build_reader
+from paddlevideo_fast.data.readers import IsolatedReader, build_reader
+from paddlevideo_fast.data.readers.frames import check_frame_folders
 from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
 from paddlevideo_fast.data.sampling import SAMPLINGS
 from paddlevideo_fast.engine.checkpoint import Checkpoints
@@ -72,6 +73,7 @@ class Progress:
         skipped: Steps left out because a loss or a gradient was not finite.
         nonfinite: Those of them whose loss was not; a gradient that overflows is a loss scaler's routine.
         trained: Records of the steps that changed the weights; the learning rate follows these.
+        unvalidated: The epoch just finished is still to be validated.
         best: Best value of the task's metric so far.
     """
 
@@ -81,6 +83,7 @@ class Progress:
     skipped: int = 0
     nonfinite: int = 0
     trained: int = 0
+    unvalidated: bool = False
     best: float = -math.inf
 
 
@@ -94,6 +97,7 @@ class Training:
     records: list[VideoRecord]
     class_names: list[str] | None
     sampler: TrainSampler
+    dataset: ClipDataset
     loader: PaddleLoader
     augment: DeviceAugment
     validation: Evaluation | None
@@ -208,6 +212,7 @@ def build_records(config: Config, phase: str, config_path: str | Path) -> list[V
     root = resolve_path(section.root, config_path) if section.root is not None else None
     records = load_annotations(path, format=section.format, root=root, num_classes=num_classes(config))
     logger.info("data.%s: %d records from %s", phase, len(records), path)
+    check_frame_folders(records)
     return records
 
 
@@ -256,10 +261,19 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
 
 def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
     """Makes the dataset of a phase."""
-    flip_labels = (config.data.train.flip_labels if phase == "train" else None) or {}
+    data, trains = config.data, phase == "train"
+    limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
     with naming("data.reader"):
-        reader = build_reader(config.data.reader, fallback=config.data.fallback)
-    return ClipDataset(records, build_recipe(config, phase), reader, task.targets(flip_labels))
+        reader = build_reader(data.reader, data.fallback, **{k: v for k, v in limits.items() if v is not None})
+    if data.read_timeout is not None:
+        reader = IsolatedReader(reader, data.read_timeout)
+    return ClipDataset(
+        records,
+        build_recipe(config, phase),
+        reader,
+        task.targets((data.train.flip_labels if trains else None) or {}),
+        use_what_decodes=trains and data.bad_files == "use_what_decodes",  # an evaluation never changes a sample
+    )
 
 
 def build_evaluation(
@@ -327,7 +341,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     paddle.seed(config.seed)
     model = build_model(config)
     if config.weights is not None:
-        load_weights(model, resolve_path(config.weights, config_path))
+        load_weights(model, resolve_path(config.weights, config_path), reset_head=config.reset_head)
     ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
     settings = config.optimizer
     learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)
@@ -345,6 +359,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         records=records,
         class_names=class_names,
         sampler=sampler,
+        dataset=dataset,
         loader=loader,
         augment=build_augment(config, "train"),
         validation=validation,

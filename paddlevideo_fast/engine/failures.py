@@ -19,10 +19,11 @@ class Failures:
 
     Args:
         max_share: Share of failed records, 0..1, above which the run stops.
+        stop_at_first: Stop at the first failure, whatever the share.
     """
 
-    def __init__(self, max_share: float):
-        self.max_share = max_share
+    def __init__(self, max_share: float, stop_at_first: bool = False):
+        self.max_share, self.stop_at_first = max_share, stop_at_first
         self.messages: dict[str, int] = {}
         self.seen = self.failed = 0
 
@@ -44,6 +45,8 @@ class Failures:
             self.messages[message] = self.messages.get(message, 0) + 1
         if not errors:
             return
+        if self.stop_at_first:
+            self._stop("a record cannot be read, and data.bad_files is raise")
         if self.failed == self.seen and self.seen >= _ALL_FAILED:
             self._stop(f"all of the first {self.seen} records failed")
         if self.seen >= _ENOUGH_SEEN and self.failed > self.max_share * self.seen:
@@ -51,6 +54,15 @@ class Failures:
                 f"{self.failed} of the first {self.seen} records cannot be read, more than data.max_failed_share = "
                 f"{self.max_share:g} allows"
             )
+
+    def summary(self) -> str | None:
+        """Returns a sentence on what failed so far; None if nothing did."""
+        if not self.failed:
+            return None
+        files = len(self.messages)
+        return (
+            f"{self.failed} of {self.seen} reads failed so far and counted with weight 0: {files} records, named above"
+        )
 
     def _stop(self, what: str) -> None:
         raise TooManyFailuresError(f"{what}. The first: {next(iter(self.messages))}")

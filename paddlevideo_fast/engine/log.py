@@ -39,14 +39,17 @@ class RunLog:
     Args:
         output_dir: Folder of the run; None keeps quiet (ranks other than the first).
         visualdl: Write curves too.
+        keep: Bytes of an existing ``metrics.jsonl`` that a resumed run goes on from; None keeps all of them.
     """
 
-    def __init__(self, output_dir: Path | None, visualdl: bool):
+    def __init__(self, output_dir: Path | None, visualdl: bool, keep: int | None = None):
         self._file = self._writer = None
         if output_dir is None:
             return
         output_dir.mkdir(parents=True, exist_ok=True)
         self._file = open(output_dir / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - open for the run
+        if keep is not None and self._file.tell() > keep:
+            self._file.truncate(keep)  # lines of steps that are taken anew
         if visualdl:
             from visualdl import LogWriter
 
@@ -63,6 +66,10 @@ class RunLog:
         if self._writer is not None:
             for name, value in values.items():
                 self._writer.add_scalar(tag=f"{phase}/{name}", step=step, value=float(value))
+
+    def position(self) -> int:
+        """Returns the bytes of ``metrics.jsonl`` so far; 0 on ranks that write none."""
+        return 0 if self._file is None else self._file.tell()
 
     def __enter__(self) -> RunLog:
         return self

@@ -15,12 +15,18 @@ from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.checkpoint import CheckpointError, optimizer_state, set_optimizer_state
 from paddlevideo_fast.models.weights.load import explain_misfit, set_state
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
-def training_state(run: Training) -> dict[str, Any]:
-    """Returns everything a resumed run needs, as nested dicts of tensors, numbers and strings."""
+def training_state(run: Training, log_bytes: int) -> dict[str, Any]:
+    """Returns everything a resumed run needs, as nested dicts of tensors, numbers and strings.
+
+    Args:
+        run: The run, between two steps.
+        log_bytes: Length of ``metrics.jsonl``, whose later lines a resumed run writes anew.
+    """
     return {
+        "log_bytes": log_bytes,
         "format": STATE_FORMAT,
         "run": _identity(run),
         "progress": asdict(run.progress),
@@ -33,8 +39,11 @@ def training_state(run: Training) -> dict[str, Any]:
     }
 
 
-def restore(run: Training, state: dict[str, Any]) -> None:
+def restore(run: Training, state: dict[str, Any]) -> int:
     """Puts a training state back.
+
+    Returns:
+        The bytes of ``metrics.jsonl`` that belong to it.
 
     Raises:
         CheckpointError: The state belongs to another model, data set, optimiser, seed or version.
@@ -58,6 +67,7 @@ def restore(run: Training, state: dict[str, Any]) -> None:
         set_state(run.ema.model.state_dict(), state["ema"])
         run.ema.updates = state["ema_updates"]
     run.progress.__init__(**state["progress"])
+    return state["log_bytes"]
 
 
 def facts(run: Training, metrics: dict[str, float] | None = None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from paddlevideo_fast.engine.interval import Interval, StepFacts
 from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
 from paddlevideo_fast.engine.optim import trainable
 from paddlevideo_fast.engine.state import facts, restore, training_state
+from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
 from paddlevideo_fast.engine.tasks import Batch
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -40,19 +41,22 @@ class NonFiniteLossError(RuntimeError):
     """The loss is not finite; the message names the step, its learning rate and loss scale, and its clips."""
 
 
-def train(run: Training, resume: bool = False, max_steps: int | None = None) -> Progress:
+def train(
+    run: Training, resume: bool = False, max_steps: int | None = None, stop: StopRequest | None = None
+) -> Progress:
     """Trains until the configured epochs are done.
 
     Args:
         run: What :func:`build_training` made.
         resume: Continue from the newest training state of the run's folder.
-        max_steps: Stop after this many optimiser steps in all; validates and saves as at the end of an epoch.
+        max_steps: Stop after this many optimiser steps in all; saves and validates as at the end of an epoch.
+        stop: Looked at between steps; with several ranks, where a log line is due.
 
     Raises:
+        StoppedOnRequestError: ``stop`` was asked for; the state is saved.
         NonFiniteLossError, TooManyFailuresError, LoaderError, EvaluationError, CheckpointError: See there.
     """
-    if resume:
-        restore(run, run.checkpoints.load_newest())
+    log_bytes = restore(run, run.checkpoints.load_newest()) if resume else None
     if run.ranks.is_first:
         run.output_dir.mkdir(parents=True, exist_ok=True)
         if resume:
@@ -62,17 +66,24 @@ def train(run: Training, resume: bool = False, max_steps: int | None = None) -> 
         text = dump_config(run.config).encode()
         write_atomically(run.output_dir / "config.yaml", lambda file: file.write(text))
         say_rows("run", banner(run))
-    failures = Failures(run.config.data.max_failed_share)
     progress, config = run.progress, run.config
+    failures = Failures(config.data.max_failed_share, stop_at_first=config.data.bad_files == "raise")
     start, first_step = time.perf_counter(), progress.step
-    with RunLog(run.output_dir if run.ranks.is_first else None, run.config.log.visualdl) as log:
-        while progress.epoch < config.epochs and not _reached(progress, max_steps):
-            train_one_epoch(run, log, failures, max_steps)
-            last = progress.epoch == config.epochs or _reached(progress, max_steps)
-            if run.validation is not None and (last or progress.epoch % config.valid_every_epochs == 0):
+    with RunLog(run.output_dir if run.ranks.is_first else None, config.log.visualdl, keep=log_bytes) as log:
+        saver = Saver(run, log, stop or StopRequest())
+        while True:
+            if progress.unvalidated and run.validation is not None:
                 validate(run, log)
-            if last or progress.epoch % config.checkpoint.every_epochs == 0:
-                save(run)
+            progress.unvalidated = False
+            if progress.epoch == config.epochs or _reached(progress, max_steps):
+                break
+            train_one_epoch(run, log, failures, saver, max_steps)
+            if failures.summary():
+                logger.warning("%s", failures.summary())
+            # The state is saved before the validation, which a resumed run then catches up on.
+            last = progress.epoch == config.epochs or _reached(progress, max_steps)
+            progress.unvalidated = last or progress.epoch % config.valid_every_epochs == 0
+            saver.after_epoch(last)
     logger.info("done: %d steps in %s", progress.step - first_step, duration(time.perf_counter() - start))
     return progress
 
@@ -102,7 +113,54 @@ def drop_later_lines(path: Path, step: int) -> None:
     write_atomically(path, lambda file: file.write("".join(kept).encode()))
 
 
-def train_one_epoch(run: Training, log: RunLog, failures: Failures, max_steps: int | None) -> None:
+class Saver:
+    """Decides when the training state is written, and writes it.
+
+    Args:
+        run: The run.
+        log: Its numbers; a line is due whenever a state is written, so that no sum is in flight.
+        stop: Whether a stop was asked for.
+    """
+
+    def __init__(self, run: Training, log: RunLog, stop: StopRequest):
+        self.run, self.log, self.stop = run, log, stop
+        self._written = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Tells whether this step ends in a line and possibly a state; the same on every rank."""
+        every = self.run.config.checkpoint.every_steps
+        stops = self.stop.signal_number and self.run.ranks.size == 1
+        return bool(stops) or (every is not None and self.run.progress.step % every == 0)
+
+    def after_line(self) -> None:
+        """Writes the state if it is time; every rank must call it after a line.
+
+        Raises:
+            StoppedOnRequestError: A stop was asked for on any rank; the state is written.
+        """
+        checkpoint, step = self.run.config.checkpoint, self.run.progress.step
+        minutes = (time.monotonic() - self._written) / 60
+        late = checkpoint.every_minutes is not None and minutes >= checkpoint.every_minutes
+        votes = self.run.ranks.gather((self.stop.signal_number, late))
+        number, late = max(number for number, _ in votes), votes[0][1]
+        if number or late or (checkpoint.every_steps is not None and step % checkpoint.every_steps == 0):
+            self._write()
+        if number:
+            raise StoppedOnRequestError(number)
+
+    def after_epoch(self, last: bool) -> None:
+        """Writes the state if the epoch ends with one."""
+        if last or self.run.progress.epoch % self.run.config.checkpoint.every_epochs == 0:
+            self._write()
+
+    def _write(self) -> None:
+        save(self.run, self.log)
+        self._written = time.monotonic()
+
+
+def train_one_epoch(
+    run: Training, log: RunLog, failures: Failures, saver: Saver | None = None, max_steps: int | None = None
+) -> None:
     """Takes the optimiser steps from the current position to the end of the epoch, or to ``max_steps``.
 
     Nothing here waits for the device except where a line is logged, where ``nonfinite.policy`` is "skip", and in a
@@ -143,8 +201,10 @@ def train_one_epoch(run: Training, log: RunLog, failures: Failures, max_steps: i
             if run.ema:
                 run.ema.update()
         ends = progress.position >= sampler.records_per_epoch or _reached(progress, max_steps)
-        if ends or progress.step % config.log.interval == 0:
+        if ends or progress.step % config.log.interval == 0 or (saver and saver.is_due()):
             report(run, log, interval, rate)
+            if saver and not ends:
+                saver.after_line()
         if ends:
             break
     if progress.position >= sampler.records_per_epoch:
@@ -220,6 +280,7 @@ def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
 def _describe_break(run: Training, broken: StepFacts | None) -> str:
     """Every rank must call it; all return the same words, about the rank where it happened."""
     if broken is not None:
+        keep_batch(run, broken)
         rows = dict.fromkeys(run.records[key.index] for key in broken.keys if key.index >= 0)
         clips = "\n".join(f"  {record.origin}: {describe_source(record.source)}" for record in rows)
         broken = (broken.number, broken.rate, run.ranks.rank, clips)
@@ -232,6 +293,15 @@ def _describe_break(run: Training, broken: StepFacts | None) -> str:
         f"written since. A lower optimizer.lr, optimizer.clip_norm or nonfinite.policy=skip may help. The clips of the "
         f"batch:\n{clips}"
     )
+
+
+def keep_batch(run: Training, broken: StepFacts) -> None:
+    """Writes the batch of a broken step for inspection: its pixels, targets and rows, read again from their keys."""
+    batch = run.dataset.read_batch(broken.keys)
+    path = run.output_dir / f"nonfinite_step_{broken.number}_rank_{run.ranks.rank}.npz"
+    arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray)}
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+    logger.warning("the batch whose loss is not finite is in %s", path.absolute())
 
 
 def _count_nonfinite(run: Training) -> None:
@@ -272,12 +342,13 @@ def validate(run: Training, log: RunLog) -> None:
         logger.info("saved %s", path)
 
 
-def save(run: Training) -> None:
+def save(run: Training, log: RunLog) -> None:
     """Writes the training state and the last weights, from the first rank.
 
     Raises:
         NonFiniteLossError: A weight or a batch norm statistic is not finite; nothing is written.
     """
+    agree_on_statistics(run)
     broken = [name for name, value in run.model.state_dict().items() if not paddle.isfinite(value).all()]
     if broken:
         raise NonFiniteLossError(
@@ -285,7 +356,7 @@ def save(run: Training) -> None:
             "last checkpoint is as it was. A lower optimizer.lr or optimizer.clip_norm may help"
         )
     if run.ranks.is_first:
-        path = run.checkpoints.save_state(run.progress.step, training_state(run))
+        path = run.checkpoints.save_state(run.progress.step, training_state(run, log.position()))
         run.checkpoints.save_weights("last", run.evaluated_model.state_dict(), facts(run))
         logger.info("saved %s", path)
     run.ranks.barrier()

@@ -156,7 +156,11 @@ class _Watch:
 
 
 def _end_with_parent(parent: int, worker_id: int) -> None:
-    """Ends a worker whose main process was killed; Paddle's own check for that waits for a batch that never comes."""
+    """Ends a worker whose main process was killed; Paddle's own check for that waits for a batch that never comes.
+
+    Ctrl-C reaches every process of the terminal; the main one decides what it means, and needs its workers till then.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -486,5 +486,5 @@ def test_one_epoch_at_a_time(motion, tmp_path, monkeypatch):
     use_toy(monkeypatch)
     run = build(motion, tmp_path, *TOY)
     with RunLog(None, False) as log:
-        engine.train_one_epoch(run, log, no_failures(), None)
+        engine.train_one_epoch(run, log, no_failures())
     assert (run.progress.epoch, run.progress.position, run.progress.step) == (1, 0, 4)

@@ -47,21 +47,56 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     return state
 
 
-def load_weights(model: paddle.nn.Layer, path: str | Path) -> None:
+HEAD = "head."
+WRAPPERS = ("module.", "_layers.")  # what data parallel wrappers put before every key
+
+
+def load_weights(model: paddle.nn.Layer, path: str | Path, reset_head: bool = False) -> None:
     """Loads weights that fit the model in every key and shape.
+
+    Args:
+        model: Takes the weights.
+        path: See :func:`read_weights`; the prefix of a data parallel wrapper is taken off.
+        reset_head: Leave the model's ``head.`` as it was initialised, for another number of classes.
 
     Raises:
         WeightsError: Keys are missing, left over or of another shape; nothing has been loaded.
     """
-    state = read_weights(path)
+    state = without_wrapper(read_weights(path))
     own = model.state_dict(use_hook=False)
+    if reset_head:
+        heads = [key for key in own if key.startswith(HEAD)]
+        if not heads:
+            raise WeightsError(f"reset_head: {type(model).__name__} has no keys that begin with {HEAD!r}")
+        logger.info("left as initialised: %s", ", ".join(heads))
+        own = {key: value for key, value in own.items() if not key.startswith(HEAD)}
+        state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     problems = explain_misfit(own, state)
     if problems:
         raise WeightsError(
-            f"{path} does not fit {type(model).__name__}, which has {len(own)} keys: {'; '.join(problems)}"
+            f"{path} does not fit {type(model).__name__}, which has {len(own)} keys: {'; '.join(problems)}{_hint(own, state)}"
         )
     set_state(own, state)
     logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
+
+
+def without_wrapper(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Takes off the prefix that a data parallel wrapper has put before every key, and says so."""
+    for prefix in WRAPPERS:
+        if all(key.startswith(prefix) for key in state):
+            logger.info("the keys begin with %r, which was taken off", prefix)
+            return without_wrapper({key.removeprefix(prefix): value for key, value in state.items()})
+    return state
+
+
+def _hint(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> str:
+    """Says what would make weights fit that differ in the classifier alone, or hardly fit at all."""
+    shared = [key for key in own if key in state and list(state[key].shape) == list(own[key].shape)]
+    if not shared:
+        return ". Not one key fits: these are the weights of another architecture or another toolkit"
+    if all(key in shared for key in own if not key.startswith(HEAD)):
+        return ". All but the head fits: reset_head=true (training) starts with a fresh one"
+    return ""
 
 
 def explain_misfit(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> list[str]:
