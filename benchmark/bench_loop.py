@@ -100,7 +100,7 @@ def make_loops(output_dir: Path):
         "aug": {},
         "errors": [],
     }
-    run.loader._loader.dataset.dataset.read_batch = lambda keys: batch
+    run.loader.dataset.read_batch = lambda keys: batch
     log = RunLog(output_dir, visualdl=True)
 
     def engine():

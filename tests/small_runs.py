@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paddle
 import yaml
 from paddle import nn
@@ -104,6 +105,13 @@ def losses(output_dir: Path) -> list[float]:
 def weights(layer: nn.Layer) -> dict[str, Any]:
     """Copies of a model's arrays by name."""
     return {name: value.numpy().copy() for name, value in layer.state_dict().items()}
+
+
+def same(left: dict[str, Any], right: dict[str, Any], rtol: float = 0.0, atol: float = 0.0) -> None:
+    """Asserts that two sets of arrays are equal, to the last bit unless a tolerance is given."""
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 def no_failures() -> Failures:

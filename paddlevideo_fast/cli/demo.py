@@ -21,8 +21,8 @@ SHEET_ROWS = 8
 def main(root: Path, argv: list[str] | None = None) -> None:
     """Parses the command line and runs the demo in the project folder ``root``."""
     parser = argparse.ArgumentParser(
-        description="Write the motion data set, train a small TSM on it through the launcher, evaluate its best weights, "
-        "predict two files, and draw what happened.",
+        description="Write the motion data set, train a small TSM on it through the launcher, evaluate its best "
+        "weights, predict two files, and draw what happened.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--output", default="output/demo", help="folder for runs and pictures, made anew")

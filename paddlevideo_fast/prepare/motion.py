@@ -354,7 +354,7 @@ SENTENCES = (
 
 def write_caption(rng: np.random.Generator, clip: Clip, scene: Scene) -> str:
     """Draws one sentence on what the camera does, how fast and over what."""
-    pace = "slow" if clip.speed < 0.2 else "fast" if clip.speed > 0.32 else "medium"
+    pace = "slow" if clip.speed < 0.26 else "fast" if clip.speed > 0.35 else "medium"
     speed = str(rng.choice(SPEED_WORDS[pace]))
     motion = str(rng.choice(MOTION_WORDS[CLASSES[clip.label]])).format(speed)
     sentence = str(rng.choice(SENTENCES)).format(motion=motion, scene=scene.words)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
-from small_runs import TOY, build, config_file, lines, losses, use_toy, weights
+from small_runs import TOY, build, config_file, lines, losses, same, use_toy, weights
 
 from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.train import train
@@ -64,12 +64,6 @@ def both(motion, folder, alone, overrides, **options):
     assert done.returncode == 0, done.stdout[-3000:] + logs(folder)
     train(run)
     return weights(run.model), *(dict(np.load(folder / f"rank{rank}.npz")) for rank in (0, 1))
-
-
-def same(left, right, rtol=0.0, atol=0.0):
-    assert left.keys() == right.keys()
-    for name in left:
-        np.testing.assert_allclose(left[name], right[name], rtol=rtol, atol=atol, err_msg=name)
 
 
 def test_with_sync_norm_two_ranks_equal_one(motion, tmp_path):
