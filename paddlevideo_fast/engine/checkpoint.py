@@ -40,6 +40,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, f"{error.strerror} (the file before it is as it was)", str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

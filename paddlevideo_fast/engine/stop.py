@@ -31,7 +31,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes SIGTERM and SIGINT while inside; a second one of a kind ends the process at once, as it would have."""
+        """Takes SIGTERM and SIGINT while inside; a second Ctrl-C does not wait for the step."""
         numbers = (signal.SIGTERM, signal.SIGINT)
         before = {number: signal.signal(number, self._take) for number in numbers}
         try:
@@ -41,5 +41,6 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def _take(self, number: int, frame) -> None:
+        if self.signal_number and number == signal.SIGINT:
+            raise KeyboardInterrupt
         self.signal_number = self.signal_number or number
-        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)

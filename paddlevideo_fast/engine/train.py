@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import math
 import resource
@@ -22,23 +21,19 @@ from paddlevideo_fast.data.video import describe_source
 from paddlevideo_fast.engine.banner import banner
 from paddlevideo_fast.engine.build import Progress, Training, build_augment
 from paddlevideo_fast.engine.checkpoint import write_atomically
-from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.evaluate import evaluate
 from paddlevideo_fast.engine.failures import Failures
 from paddlevideo_fast.engine.interval import Interval, StepFacts
 from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
 from paddlevideo_fast.engine.optim import trainable
-from paddlevideo_fast.engine.state import facts, restore, training_state
-from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
+from paddlevideo_fast.engine.saver import NonFiniteLossError, Saver, agree_on_statistics
+from paddlevideo_fast.engine.state import facts, restore
+from paddlevideo_fast.engine.stop import StopRequest
 from paddlevideo_fast.engine.tasks import Batch
 
 logger = logging.getLogger("paddlevideo_fast")
 
 _RUN_FILES = ("checkpoints", "metrics.jsonl", "visualdl")
-
-
-class NonFiniteLossError(RuntimeError):
-    """The loss is not finite; the message names the step, its learning rate and loss scale, and its clips."""
 
 
 def train(
@@ -59,9 +54,7 @@ def train(
     log_bytes = restore(run, run.checkpoints.load_newest()) if resume else None
     if run.ranks.is_first:
         run.output_dir.mkdir(parents=True, exist_ok=True)
-        if resume:
-            drop_later_lines(run.output_dir / "metrics.jsonl", run.progress.step)
-        else:
+        if not resume:
             set_aside(run.output_dir)
         text = dump_config(run.config).encode()
         write_atomically(run.output_dir / "config.yaml", lambda file: file.write(text))
@@ -99,63 +92,6 @@ def set_aside(output_dir: Path) -> None:
     for path in found:
         path.rename(target / path.name)
     logger.warning("moved the checkpoints and metrics of an earlier run to %s", target.absolute())
-
-
-def drop_later_lines(path: Path, step: int) -> None:
-    """Removes what was logged after the state a run is resumed from; those steps will be taken again."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        with contextlib.suppress(json.JSONDecodeError):  # the last line may be cut short
-            if json.loads(line)["step"] <= step:
-                kept.append(line)
-    write_atomically(path, lambda file: file.write("".join(kept).encode()))
-
-
-class Saver:
-    """Decides when the training state is written, and writes it.
-
-    Args:
-        run: The run.
-        log: Its numbers; a line is due whenever a state is written, so that no sum is in flight.
-        stop: Whether a stop was asked for.
-    """
-
-    def __init__(self, run: Training, log: RunLog, stop: StopRequest):
-        self.run, self.log, self.stop = run, log, stop
-        self._written = time.monotonic()
-
-    def is_due(self) -> bool:
-        """Tells whether this step ends in a line and possibly a state; the same on every rank."""
-        every = self.run.config.checkpoint.every_steps
-        stops = self.stop.signal_number and self.run.ranks.size == 1
-        return bool(stops) or (every is not None and self.run.progress.step % every == 0)
-
-    def after_line(self) -> None:
-        """Writes the state if it is time; every rank must call it after a line.
-
-        Raises:
-            StoppedOnRequestError: A stop was asked for on any rank; the state is written.
-        """
-        checkpoint, step = self.run.config.checkpoint, self.run.progress.step
-        minutes = (time.monotonic() - self._written) / 60
-        late = checkpoint.every_minutes is not None and minutes >= checkpoint.every_minutes
-        votes = self.run.ranks.gather((self.stop.signal_number, late))
-        number, late = max(number for number, _ in votes), votes[0][1]
-        if number or late or (checkpoint.every_steps is not None and step % checkpoint.every_steps == 0):
-            self._write()
-        if number:
-            raise StoppedOnRequestError(number)
-
-    def after_epoch(self, last: bool) -> None:
-        """Writes the state if the epoch ends with one."""
-        if last or self.run.progress.epoch % self.run.config.checkpoint.every_epochs == 0:
-            self._write()
-
-    def _write(self) -> None:
-        save(self.run, self.log)
-        self._written = time.monotonic()
 
 
 def train_one_epoch(
@@ -210,17 +146,6 @@ def train_one_epoch(
     if progress.position >= sampler.records_per_epoch:
         progress.epoch, progress.position = progress.epoch + 1, 0
     agree_on_statistics(run)
-
-
-def agree_on_statistics(run: Training) -> None:
-    """Gives every rank the mean of the ranks' batch norm statistics, which local norms keep of their own clips.
-
-    What is evaluated and saved is then one model.
-    """
-    if run.ranks.size > 1:
-        run.ranks.average(batch_statistics(run.model))
-        if run.ema:
-            run.ema.copy_statistics()
 
 
 def augment(run: Training, batch: Batch, micro_batch: int) -> Batch:
@@ -340,26 +265,6 @@ def validate(run: Training, log: RunLog) -> None:
     if is_best:
         path = run.checkpoints.save_weights("best", run.evaluated_model.state_dict(), facts(run, result.metrics))
         logger.info("saved %s", path)
-
-
-def save(run: Training, log: RunLog) -> None:
-    """Writes the training state and the last weights, from the first rank.
-
-    Raises:
-        NonFiniteLossError: A weight or a batch norm statistic is not finite; nothing is written.
-    """
-    agree_on_statistics(run)
-    broken = [name for name, value in run.model.state_dict().items() if not paddle.isfinite(value).all()]
-    if broken:
-        raise NonFiniteLossError(
-            f"{len(broken)} arrays of the model are not finite by step {run.progress.step}, the first {broken[0]}; the "
-            "last checkpoint is as it was. A lower optimizer.lr or optimizer.clip_norm may help"
-        )
-    if run.ranks.is_first:
-        path = run.checkpoints.save_state(run.progress.step, training_state(run, log.position()))
-        run.checkpoints.save_weights("last", run.evaluated_model.state_dict(), facts(run))
-        logger.info("saved %s", path)
-    run.ranks.barrier()
 
 
 def _reached(progress: Progress, max_steps: int | None) -> bool:

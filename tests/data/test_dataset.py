@@ -17,7 +17,7 @@ from paddlevideo_fast.data.readers import READERS, build_reader
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.data.sampling import SegmentSampling
 from paddlevideo_fast.data.targets import ClassTarget
-from paddlevideo_fast.data.video import View
+from paddlevideo_fast.data.video import DamagedVideoError, VideoError, View
 
 
 def jitter(rng):
@@ -204,3 +204,63 @@ def test_what_goes_to_workers_can_be_pickled(motion):
     key = SampleKey(0, 0, 4, 32)
     same(pickle.loads(pickle.dumps(dataset))[key], dataset[key])
     assert pickle.loads(pickle.dumps(View([1, 2]))).indices == [1, 2]
+
+
+class DamagedVideo:
+    """A video of which only the first frames decode, however many are asked for."""
+
+    def __init__(self, video, promised, decodable, damage):
+        self.video, self.decodable, self.damage = video, decodable, damage
+        self.info = video.info._replace(num_frames=promised)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.video.close()
+
+    def read(self, views, size):
+        if max(max(view.indices) for view in views) >= self.decodable:
+            raise DamagedVideoError("damaged.mp4", "decoding stopped", self.decodable)
+        return self.video.read(views, size)
+
+
+class DamagedReader:
+    def __init__(self, decodable, damage=None):
+        self.reader, self.decodable, self.damage, self.asked = build_reader("pyav"), decodable, damage, []
+
+    def open(self, source):
+        return self.open_first(source, 50)
+
+    def open_first(self, source, num_frames):
+        self.asked.append(num_frames)
+        return DamagedVideo(self.reader.open(source), num_frames, self.decodable, self.damage)
+
+
+def test_what_decodes_of_a_damaged_video_is_used_on_request_only(motion):
+    key = SampleKey(0, 0, 4, 32)
+    strict = dataset_of(motion, VALID, DamagedReader(3))
+    with pytest.raises(DamagedVideoError, match="decoding stopped"):
+        strict[key]
+    reader = DamagedReader(3)
+    dataset = dataset_of(motion, VALID, reader)
+    dataset.use_what_decodes = True
+    whole = build_reader("pyav").read(dataset.records[0].source, [0, 1, 1, 2])  # 3 frames in 4 segments, centres
+    box = EvalCrop(36, 3)(whole.shape[2], whole.shape[1], 32, 0)[0]
+    expected = build_reader("pyav").read(dataset.records[0].source, [0, 1, 1, 2], box, (32, 32))
+    np.testing.assert_array_equal(dataset[key]["clip"], expected)
+    assert reader.asked == [50, 3]
+
+
+def test_a_video_of_which_nothing_decodes_ends_in_an_error(motion):
+    reader = DamagedReader(0)
+    dataset = dataset_of(motion, VALID, reader)
+    dataset.use_what_decodes = True
+    with pytest.raises(VideoError, match="not one frame decodes"):
+        dataset[SampleKey(0, 0, 4, 32)]
+
+
+def test_visible_damage_counts_as_unreadable_unless_what_decodes_is_wanted(motion):
+    dataset = dataset_of(motion, VALID, DamagedReader(50, damage="the file ends in the middle"))
+    with pytest.raises(DamagedVideoError, match="the file ends in the middle"):
+        dataset[SampleKey(0, 0, 1, 32)]

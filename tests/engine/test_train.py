@@ -17,6 +17,7 @@ from paddlevideo_fast.engine.build import build_model
 from paddlevideo_fast.engine.checkpoint import read_state
 from paddlevideo_fast.engine.failures import TooManyFailuresError
 from paddlevideo_fast.engine.log import RunLog
+from paddlevideo_fast.engine.saver import save
 from paddlevideo_fast.engine.train import NonFiniteLossError, train
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
@@ -218,10 +219,10 @@ def test_weights_that_are_not_finite_are_not_saved(motion, tmp_path, monkeypatch
     train(run, max_steps=4)
     run.model.fc.bias.set_value(paddle.full([8], math.inf))
     with pytest.raises(NonFiniteLossError, match=r"1 arrays .* first fc.bias"):
-        engine.save(run)
+        save(run, RunLog(None, False))
     run.progress.step += 1
     with pytest.raises(NonFiniteLossError):
-        engine.save(run)
+        save(run, RunLog(None, False))
     assert len(list((tmp_path / "checkpoints").glob("*.pdstate"))) == 1
 
 
@@ -371,7 +372,7 @@ def test_the_log_is_closed_when_training_fails(motion, tmp_path, monkeypatch):
     use_toy(monkeypatch)
     run = build(motion, tmp_path, *TOY)
     opened = []
-    monkeypatch.setattr(engine, "RunLog", lambda *args: opened.append(RunLog(*args)) or opened[-1])
+    monkeypatch.setattr(engine, "RunLog", lambda *args, **kwargs: opened.append(RunLog(*args, **kwargs)) or opened[-1])
     monkeypatch.setattr(engine, "train_one_epoch", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(run)
@@ -384,3 +385,36 @@ def test_one_epoch_at_a_time(motion, tmp_path, monkeypatch):
     with RunLog(None, False) as log:
         engine.train_one_epoch(run, log, no_failures())
     assert (run.progress.epoch, run.progress.position, run.progress.step) == (1, 0, 4)
+
+
+def test_bad_files_raise_stops_at_the_first(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    run = build(motion, tmp_path / "run", *TOY, broken_list(motion, tmp_path, 1), "data.bad_files=raise")
+    with pytest.raises(
+        TooManyFailuresError, match=r"data.bad_files is raise. The first: broken.txt:1: .*missing_0.mp4"
+    ):
+        train(run)
+
+
+def test_the_end_of_an_epoch_counts_what_failed(motion, tmp_path, monkeypatch, caplog):
+    use_toy(monkeypatch)
+    monkeypatch.setattr(engine.logger, "propagate", True)
+    run = build(motion, tmp_path / "run", *TOY, broken_list(motion, tmp_path, 2), "epochs=1")
+    train(run)
+    assert "2 of 16 reads failed so far and counted with weight 0: 2 records" in caplog.text
+
+
+def test_the_batch_whose_loss_is_not_finite_is_kept(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    run = build(motion, tmp_path, *TOY, "log.interval=3")
+    plain, broken_step = run.task.loss, 1
+    spoil = lambda outputs, batch: plain(outputs, batch) * (math.nan if run.progress.step == broken_step else 1)  # noqa: E731
+    monkeypatch.setattr(run.task, "loss", spoil)
+    keys = None
+    for number, step in enumerate(run.sampler.steps()):
+        keys = step.micro_batches[0] if number == broken_step else keys
+    with pytest.raises(NonFiniteLossError, match="since step 2"):
+        train(run)
+    with np.load(tmp_path / "nonfinite_step_2_rank_0.npz") as kept:
+        assert kept["index"].tolist() == [key.index for key in keys]
+        np.testing.assert_array_equal(kept["clip"], run.dataset.read_batch(keys)["clip"])

@@ -169,3 +169,35 @@ def test_plain_values_come_back(tmp_path):
     read = load_arrays(tmp_path / "x")
     np.testing.assert_array_equal(read.pop("a"), value.pop("a"))
     assert read == value
+
+
+def headed(num_classes):
+    model = paddle.nn.Sequential(("body", paddle.nn.Linear(3, 4)), ("head", paddle.nn.Linear(4, num_classes)))
+    return model
+
+
+def test_a_head_for_other_classes_is_fitted_on_request_only(tmp_path):
+    path = tmp_path / "five.pdparams"
+    five, two = headed(5), headed(2)
+    paddle.save(five.state_dict(), str(path))
+    with pytest.raises(WeightsError, match="All but the head fits: reset_head=true"):
+        load_weights(two, path)
+    fresh = two.head.weight.numpy().copy()
+    load_weights(two, path, reset_head=True)
+    np.testing.assert_array_equal(two.body.weight.numpy(), five.body.weight.numpy())
+    np.testing.assert_array_equal(two.head.weight.numpy(), fresh)
+    with pytest.raises(WeightsError, match="no keys that begin with 'head.'"):
+        load_weights(net(), path, reset_head=True)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_layers.", "module._layers."])
+def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path, prefix):
+    trained, other = net(), net()
+    path = tmp_path / "wrapped.pdparams"
+    paddle.save({prefix + name: value for name, value in trained.state_dict().items()}, str(path))
+    load_weights(other, path)
+    same(arrays(other), arrays(trained))
+
+
+def test_weights_of_another_architecture_are_called_so(tmp_path):
+    refuse(tmp_path, {"conv1.weight": np.zeros([64, 3, 7, 7])}, "Not one key fits: .* another architecture")

@@ -73,9 +73,8 @@ def load_weights(model: paddle.nn.Layer, path: str | Path, reset_head: bool = Fa
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     problems = explain_misfit(own, state)
     if problems:
-        raise WeightsError(
-            f"{path} does not fit {type(model).__name__}, which has {len(own)} keys: {'; '.join(problems)}{_hint(own, state)}"
-        )
+        what = f"{path} does not fit {type(model).__name__}, which has {len(own)} keys"
+        raise WeightsError(f"{what}: {'; '.join(problems)}{_hint(own, state)}")
     set_state(own, state)
     logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
 
@@ -94,7 +93,8 @@ def _hint(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> 
     shared = [key for key in own if key in state and list(state[key].shape) == list(own[key].shape)]
     if not shared:
         return ". Not one key fits: these are the weights of another architecture or another toolkit"
-    if all(key in shared for key in own if not key.startswith(HEAD)):
+    differing = [key for key in {*own, *state} if key not in shared]
+    if all(key.startswith(HEAD) for key in differing):
         return ". All but the head fits: reset_head=true (training) starts with a fresh one"
     return ""
 
