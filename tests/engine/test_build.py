@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from small_runs import ALONE, build, config
+from small_runs import ALONE, TOY, build, config, use_toy
 
 from paddlevideo_fast.arguments import ArgumentError
 from paddlevideo_fast.config import ConfigError
+from paddlevideo_fast.data.readers import IsolatedReader, VideoError
+from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.engine import build as module
 from paddlevideo_fast.engine.distributed import Ranks
 
@@ -113,3 +116,29 @@ def test_mixing_makes_soft_targets_with_the_smoothing_of_the_task(motion, tmp_pa
     mixed = module.build_augment(config(motion, tmp_path, task, "augment.cutmix_alpha=1"), "train")
     assert mixed.num_classes == 8 and mixed.label_smoothing == 0.1
     assert module.build_augment(config(motion, tmp_path, task, "augment.cutmix_alpha=1"), "valid").num_classes is None
+
+
+def test_limits_and_the_time_limit_reach_the_reader(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    plain = build(motion, tmp_path, *TOY).dataset.reader
+    assert not isinstance(plain, IsolatedReader)
+    run = build(motion, tmp_path, *TOY, "data.read_timeout=7", "data.max_pixels=100", "data.reader=decord")
+    reader = run.dataset.reader
+    assert isinstance(reader, IsolatedReader) and reader.timeout == 7
+    assert reader.reader.first.limits.max_pixels == reader.reader.second.limits.max_pixels == 100
+    with pytest.raises(VideoError, match="max_pixels"):
+        run.dataset[SampleKey(0, 0, 4, 32)]
+
+
+def test_reading_in_a_child_gives_the_same_clips(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    runs = [build(motion, tmp_path, *TOY, *more) for more in ((), ("data.read_timeout=60",))]
+    clips = [run.dataset[SampleKey(0, 3, 4, 32)]["clip"] for run in runs]
+    np.testing.assert_array_equal(clips[0], clips[1])
+
+
+def test_an_evaluation_never_uses_a_part_of_a_video(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    run = build(motion, tmp_path, *TOY, "data.bad_files=use_what_decodes", validate=True)
+    assert run.dataset.use_what_decodes
+    assert not run.validation.loader.dataset.use_what_decodes
