@@ -75,7 +75,8 @@ def train(
                 logger.warning("%s", failures.summary())
             # The state is saved before the validation, which a resumed run then catches up on.
             last = progress.epoch == config.epochs or _reached(progress, max_steps)
-            progress.unvalidated = last or progress.epoch % config.valid_every_epochs == 0
+            due = last or progress.epoch % config.valid_every_epochs == 0
+            progress.unvalidated = due and run.validation is not None
             saver.after_epoch(last)
     logger.info("done: %d steps in %s", progress.step - first_step, duration(time.perf_counter() - start))
     return progress

