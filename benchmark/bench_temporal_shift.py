@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("MKL_DEBUG_CPU_TYPE", "5")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
+
+from paddlevideo_fast.cli.runtime import prepare
+
+prepare()
 
 import paddle
 from paddle.base import core

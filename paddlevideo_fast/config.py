@@ -7,6 +7,7 @@ the arguments beside them are checked when the objects are built (``engine/build
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import typing
@@ -138,6 +139,10 @@ class OptimizerConfig(Named):
     clip_norm: Positive | None = None
 
 
+class TaskConfig(Named):
+    name: str = "classification"
+
+
 class AmpConfig(Section):
     enabled: bool = False
     dtype: Literal["float16", "bfloat16"] = "float16"
@@ -180,7 +185,7 @@ class Config(Section):
     optimizer: OptimizerConfig
     schedule: Named
     epochs: PositiveInt
-    task: Named = Named(name="classification")
+    task: TaskConfig = TaskConfig()
     augment: AugmentConfig = AugmentConfig()
     accum_steps: PositiveInt = 1
     amp: AmpConfig = AmpConfig()
@@ -337,7 +342,23 @@ def project_root(config_path: str | Path) -> Path:
     return path.parent
 
 
-def resolve_path(path: str, config_path: str | Path) -> Path:
+def resolve_paths(config: Config, config_path: str | Path) -> Config:
+    """Returns the config with the paths it reads from made absolute, so that it can be used from anywhere.
+
+    A path that exists nowhere stays as it is: it is an error only for the command that reads it.
+    """
+    values = config.model_dump()
+    places = [(values, "weights"), (values["data"], "class_names")]
+    phases = [values["data"][phase] for phase in ("train", "valid", "test") if values["data"][phase] is not None]
+    places += [(phase, key) for phase in phases for key in ("annotations", "root")]
+    for section, key in places:
+        with contextlib.suppress(ConfigError):
+            section[key] = section[key] and str(resolve_path(section[key], config_path, key))
+    values["output_dir"] = str(Path(values["output_dir"]).expanduser())
+    return validate(values, str(config_path))
+
+
+def resolve_path(path: str, config_path: str | Path, key: str) -> Path:
     """Finds a path of a config: as given, from the current directory, else from the config's project root.
 
     Raises:
@@ -348,5 +369,5 @@ def resolve_path(path: str, config_path: str | Path) -> Path:
         if candidate.exists():
             return candidate
     if tried[0] == tried[1]:
-        raise ConfigError(f"{config_path}: {path}: there is no {tried[0]}")
-    raise ConfigError(f"{config_path}: {path}: found neither at {tried[0]} nor {tried[1]}")
+        raise ConfigError(f"{config_path}: {key}: {path}: there is no {tried[0]}")
+    raise ConfigError(f"{config_path}: {key}: {path}: found neither at {tried[0]} nor {tried[1]}")

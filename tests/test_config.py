@@ -272,20 +272,20 @@ def test_a_relative_path_is_looked_for_here_and_then_in_the_project(tmp_path, mo
         path.touch()
     monkeypatch.chdir(here)
     assert project_root(config) == project
-    assert resolve_path("data/list.txt", config) == project / "data" / "list.txt"
-    assert resolve_path("data/other.txt", config) == here / "data" / "other.txt"
+    assert resolve_path("data/list.txt", config, "key") == project / "data" / "list.txt"
+    assert resolve_path("data/other.txt", config, "key") == here / "data" / "other.txt"
     (here / "data" / "list.txt").touch()
-    assert resolve_path("data/list.txt", config) == here / "data" / "list.txt"
-    assert resolve_path(str(project / "data" / "list.txt"), config) == project / "data" / "list.txt"
+    assert resolve_path("data/list.txt", config, "key") == here / "data" / "list.txt"
+    assert resolve_path(str(project / "data" / "list.txt"), config, "key") == project / "data" / "list.txt"
     with pytest.raises(ConfigError) as caught:
-        resolve_path("data/none.txt", config)
+        resolve_path("data/none.txt", config, "key")
     assert (
         str(caught.value)
-        == f"{config}: data/none.txt: found neither at {here}/data/none.txt nor {project}/data/none.txt"
+        == f"{config}: key: data/none.txt: found neither at {here}/data/none.txt nor {project}/data/none.txt"
     )
     with pytest.raises(ConfigError) as caught:
-        resolve_path("/nowhere/at/all", config)
-    assert str(caught.value) == f"{config}: /nowhere/at/all: there is no /nowhere/at/all"
+        resolve_path("/nowhere/at/all", config, "key")
+    assert str(caught.value) == f"{config}: key: /nowhere/at/all: there is no /nowhere/at/all"
 
 
 def test_the_project_of_a_config_elsewhere_is_its_folder(tmp_path, monkeypatch):
@@ -293,7 +293,7 @@ def test_the_project_of_a_config_elsewhere_is_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert project_root("run.yaml") == tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve_path("~/run.yaml", "run.yaml") == tmp_path / "run.yaml"
+    assert resolve_path("~/run.yaml", "run.yaml", "key") == tmp_path / "run.yaml"
 
 
 def test_there_are_configs():

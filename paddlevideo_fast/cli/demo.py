@@ -14,7 +14,7 @@ from pathlib import Path
 
 CONFIG = "configs/quickstart/motion_tsm.yaml"
 DATA = "data/motion"
-NETWORKS = {"tsm": "tsm_resnet18", "tsn": "tsn_resnet18"}
+NETWORKS = {"tsm": [], "tsn": ["model={name: tsn_resnet18, num_classes: 8, width: 0.25, dropout: 0.2}"]}
 SHEET_ROWS = 8
 
 
@@ -52,7 +52,7 @@ def _run(root: Path, command: Sequence[str], capture: bool = False) -> str:
 
 def _train_and_test(root: Path, output: Path, name: str, overrides: list[str]) -> dict[str, float]:
     folder = output / name
-    options = ["-c", CONFIG, "-o", f"output_dir={folder}", f"model.name={NETWORKS[name]}", *overrides]
+    options = ["-c", CONFIG, "-o", f"output_dir={folder}", *NETWORKS[name], *overrides]
     launch = ["-m", "paddle.distributed.launch", "--log_dir", str(folder / "launch")]
     start = time.perf_counter()
     _run(root, [*launch, "tools/train.py", *options])

@@ -64,6 +64,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("-c", "--config", default=None, help="configuration to try; nothing is trained or written")
     parser.add_argument("-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as in tools/train.py")
     args = parser.parse_args(argv)
+    if args.override and not args.config:
+        parser.error("-o changes a configuration: give one with -c")
 
     notes = prepare()
     logging.getLogger("paddlevideo_fast").setLevel(logging.ERROR)  # the report says it all

@@ -39,8 +39,11 @@ def main(argv: list[str] | None = None) -> None:
 
     ranks = start_ranks()
     tell_uncaught(ranks.rank)
-    output_dir = Path(config.output_dir)
-    setup_logging(ranks.rank, output_dir)
+    output_dir = Path(config.output_dir).expanduser()
+    try:
+        setup_logging(ranks.rank, output_dir)
+    except OSError as error:
+        raise fail(OSError(f"output_dir {output_dir}: {error.strerror}"), ranks.rank) from None
     for note in notes:
         logger.info("%s", note)
     expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, LoaderError, EvaluationError)

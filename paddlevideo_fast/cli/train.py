@@ -38,14 +38,16 @@ def main(argv: list[str] | None = None) -> None:
 
     notes = prepare()
     from paddlevideo_fast.arguments import ArgumentError
-    from paddlevideo_fast.config import ConfigError, load_config
+    from paddlevideo_fast.config import ConfigError, load_config, resolve_paths
     from paddlevideo_fast.data.annotations import AnnotationError
 
     given = {"weights": args.weights, "output_dir": args.resume or None, "seed": args.seed}
     given = {key: value for key, value in given.items() if value is not None}
     overrides = [*args.override, *(["amp.enabled=true"] if args.amp else [])]
     try:
-        config = load_config(args.config, overrides, **given)
+        if args.resume is not None and args.weights is not None:
+            raise ConfigError("--resume and -w: a resumed run takes its weights from its own training state; drop one")
+        config = resolve_paths(load_config(args.config, overrides, **given), args.config)
         if args.resume is not None and not Path(config.output_dir).is_dir():
             raise ConfigError(f"--resume: there is no folder {Path(config.output_dir).absolute()} to continue from")
     except ConfigError as error:
@@ -64,7 +66,10 @@ def main(argv: list[str] | None = None) -> None:
 
     ranks = start_ranks()
     tell_uncaught(ranks.rank)
-    setup_logging(ranks.rank, Path(config.output_dir))
+    try:
+        setup_logging(ranks.rank, Path(config.output_dir))
+    except OSError as error:
+        raise fail(OSError(f"output_dir {config.output_dir}: {error.strerror}"), ranks.rank) from None
     for note in notes:
         logger.info("%s", note)
     expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, CheckpointError, LoaderError)

@@ -18,6 +18,7 @@ def banner(run: Training) -> dict[str, str]:
     if reference:
         rule = f" = {config.optimizer.lr:g} x {run.global_batch} / {reference} (batch the rate was tuned for)"
     weights = sum(p.size for p in trainable(run.model)) / 1e6
+    fallback = f", falls back to {data.fallback}" if data.fallback not in (None, data.reader) else ""
     return {
         "model": f"{config.model.name}, {weights:.2f} M trained weights, {len(run.class_names or [])} class names",
         "clips": f"{data.num_frames} frames of {data.crop_size}x{data.crop_size}, {data.sampling.name} sampling",
@@ -28,7 +29,7 @@ def banner(run: Training) -> dict[str, str]:
         ),
         "learning rate": f"{config.schedule.name}, starts at {start:.4g}, peak {peak:.4g}{rule}",
         "epochs": f"{config.epochs} of {sampler.steps_per_epoch} steps over {len(run.records)} records",
-        "reader": f"{data.reader}, falls back to {data.fallback}; {data.num_workers} processes",
+        "reader": f"{data.reader}{fallback}; {data.num_workers} processes",
         "precision": run.precision.description,
         **{f"fast path: {name}": how for name, how in getattr(run.model, "fast_paths", {}).items()},
         "output": str(run.output_dir.absolute()),

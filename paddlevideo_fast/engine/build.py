@@ -26,7 +26,7 @@ from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
-from paddlevideo_fast.data.readers import IsolatedReader, build_reader
+from paddlevideo_fast.data.readers import READERS, IsolatedReader, build_reader
 from paddlevideo_fast.data.readers.frames import check_frame_folders
 from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
 from paddlevideo_fast.data.sampling import SAMPLINGS
@@ -132,13 +132,13 @@ def naming(where: str) -> Iterator[None]:
     """Puts the section of the config in front of what a constructor says of its arguments.
 
     Raises:
-        ConfigError: In the place of a ValueError, TypeError or ImportError.
+        ConfigError: In the place of a ValueError, TypeError, LookupError or ImportError.
     """
     try:
         yield
     except (ArgumentError, ConfigError):
         raise
-    except (ValueError, TypeError, ImportError) as error:
+    except (ValueError, TypeError, LookupError, ImportError) as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
@@ -196,7 +196,7 @@ def build_class_names(config: Config, config_path: str | Path) -> list[str] | No
     """Reads the class names, one for each class of the model, or None where the config names no file."""
     if config.data.class_names is None:
         return None
-    path = resolve_path(config.data.class_names, config_path)
+    path = resolve_path(config.data.class_names, config_path, "data.class_names")
     names = load_class_names(path)
     if len(names) != num_classes(config):
         raise ConfigError(f"{path} has {len(names)} class names, but model.num_classes is {num_classes(config)}")
@@ -208,8 +208,8 @@ def build_records(config: Config, phase: str, config_path: str | Path) -> list[V
     section = getattr(config.data, phase)
     if section is None:
         raise ConfigError(f"{config_path}: data.{phase}: this key is required")
-    path = resolve_path(section.annotations, config_path)
-    root = resolve_path(section.root, config_path) if section.root is not None else None
+    path = resolve_path(section.annotations, config_path, f"data.{phase}.annotations")
+    root = resolve_path(section.root, config_path, f"data.{phase}.root") if section.root is not None else None
     records = load_annotations(path, format=section.format, root=root, num_classes=num_classes(config))
     logger.info("data.%s: %d records from %s", phase, len(records), path)
     check_frame_folders(records)
@@ -225,6 +225,9 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
         sampling = construct(SAMPLINGS, data.sampling, "data.sampling", num_clips=section.num_clips)
         rule = EvalCrop(section.short_side or section.crop_size or data.crop_size, section.num_crops)
         return ClipRecipe(sampling, rule, train=False, num_crops=section.num_crops)
+    unknown = [label for pair in (section.flip_labels or {}).items() for label in pair if label >= num_classes(config)]
+    if unknown:
+        raise ConfigError(f"data.train.flip_labels: class {unknown[0]}, but model.num_classes is {num_classes(config)}")
     crop = construct(CROPS, section.crop, "data.train.crop")
     with naming(f"data.train.crop {section.crop.name}"):  # some rules see only in a call that a size does not fit
         crop(4 * data.crop_size, 3 * data.crop_size, data.crop_size, 0, np.random.default_rng(0))
@@ -262,6 +265,8 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
 def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
     """Makes the dataset of a phase."""
     data, trains = config.data, phase == "train"
+    if data.fallback is not None:
+        lookup(READERS, data.fallback, "data.fallback")
     limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
     with naming("data.reader"):
         reader = build_reader(data.reader, data.fallback, **{k: v for k, v in limits.items() if v is not None})
@@ -341,7 +346,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     paddle.seed(config.seed)
     model = build_model(config)
     if config.weights is not None:
-        load_weights(model, resolve_path(config.weights, config_path), reset_head=config.reset_head)
+        load_weights(model, resolve_path(config.weights, config_path, "weights"), reset_head=config.reset_head)
     ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
     settings = config.optimizer
     learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)

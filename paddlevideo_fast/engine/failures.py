@@ -51,9 +51,18 @@ class Failures:
             self._stop(f"all of the first {self.seen} records failed")
         if self.seen >= _ENOUGH_SEEN and self.failed > self.max_share * self.seen:
             self._stop(
-                f"{self.failed} of the first {self.seen} records cannot be read, more than data.max_failed_share = "
-                f"{self.max_share:g} allows"
+                f"{self.failed} of the first {self.seen} reads failed, more than data.max_failed_share = "
+                f"{self.max_share:g} allows; tools/data/check_dataset.py --clean writes a list of the good ones"
             )
+
+    def check_epoch(self) -> None:
+        """Stops after an epoch in which not one record could be read, few as they may be.
+
+        Raises:
+            TooManyFailuresError: Names the first cause.
+        """
+        if self.failed and self.failed == self.seen:
+            self._stop(f"all {self.seen} records failed")
 
     def summary(self) -> str | None:
         """Returns a sentence on what failed so far; None if nothing did."""

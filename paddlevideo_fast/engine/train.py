@@ -33,7 +33,7 @@ from paddlevideo_fast.engine.tasks import Batch
 
 logger = logging.getLogger("paddlevideo_fast")
 
-_RUN_FILES = ("checkpoints", "metrics.jsonl", "visualdl")
+_RUN_FILES = ("checkpoints", "metrics.jsonl", "visualdl", "config.yaml", "results.json")
 
 
 def train(
@@ -71,6 +71,7 @@ def train(
             if progress.epoch == config.epochs or _reached(progress, max_steps):
                 break
             train_one_epoch(run, log, failures, saver, max_steps)
+            failures.check_epoch()
             if failures.summary():
                 logger.warning("%s", failures.summary())
             # The state is saved before the validation, which a resumed run then catches up on.

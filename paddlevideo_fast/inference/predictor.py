@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddlevideo_fast.config import Config
+from paddlevideo_fast.config import Config, ConfigError
 from paddlevideo_fast.data.records import VIDEO_SUFFIXES, VideoRecord
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.engine.build import (
@@ -36,6 +36,8 @@ class Predictor:
         self.config = config
         self.phase = "test" if config.data.test is not None else "valid"
         self.section = getattr(config.data, self.phase)
+        if self.section is None:
+            raise ConfigError(f"{config_path}: data.test (or data.valid) says how clips are cut: this key is required")
         self.class_names = build_class_names(config, config_path)
         self.task = build_task(config)
         self.model = build_model(config)

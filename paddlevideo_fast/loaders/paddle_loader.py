@@ -158,9 +158,10 @@ class _Watch:
 def _end_with_parent(parent: int, worker_id: int) -> None:
     """Ends a worker whose main process was killed; Paddle's own check for that waits for a batch that never comes.
 
-    Ctrl-C reaches every process of the terminal; the main one decides what it means, and needs its workers till then.
+    The worker leaves the process group: Ctrl-C and the launcher's SIGTERM go to the whole group, and the main process,
+    which decides what they mean, needs its workers until it has saved.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpgid(0, 0)
 
     def watch() -> None:
         while os.getppid() == parent:

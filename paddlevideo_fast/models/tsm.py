@@ -51,6 +51,8 @@ class TSN(nn.Layer):
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"num_classes is {num_classes}; it must be at least 1")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
         if num_segments is not None and num_segments < 1:
             raise ValueError(f"num_segments is {num_segments}; it must be at least 1, or null for any number")
         self.num_segments = num_segments

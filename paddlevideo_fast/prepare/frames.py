@@ -227,12 +227,15 @@ def _remember_options(path: str, options: Options) -> None:
 
 
 def write_list(path: str, jobs: list[Job], done: dict[str, Outcome]) -> None:
-    """Writes rows ``folder number-of-frames label`` in the order of the input, leaving out bad videos."""
+    """Writes rows of folder, number of frames and label in the order of the input, leaving out bad videos.
+
+    Columns are separated by tabs: names may hold blanks, and end in numbers.
+    """
     rows = []
     for job in jobs:
         outcome = done[job.folder]
         if outcome.error is None:
-            rows.append(" ".join(filter(None, [job.name, str(outcome.num_frames), job.label])) + "\n")
+            rows.append("\t".join(filter(None, [job.name, str(outcome.num_frames), job.label])) + "\n")
     unfinished = path + UNFINISHED
     Path(unfinished).write_text("".join(rows), encoding="utf-8")
     os.replace(unfinished, path)

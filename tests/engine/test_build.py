@@ -49,7 +49,7 @@ from paddlevideo_fast.engine.distributed import Ranks
             "data.train.crop random_short_side: a crop of 32 pixels does not fit in a short side of 16..20",
         ),
         ("data.train.drop_last=true", ConfigError, "data.train: drop_last leaves nothing: 16 records"),
-        ("data.train.annotations=none.txt", ConfigError, "small run: none.txt: there is no /"),
+        ("data.train.annotations=none.txt", ConfigError, "small run: data.train.annotations: none.txt: there is no /"),
         ("data.train.format=video_list", ValueError, "format 'video_list' is not one of auto, video"),
         ("data.reader=pyavv", ArgumentError, "reader 'pyavv'; did you mean 'pyav'"),
         ("data.std=[0.2, 0.2, 0.2]", ConfigError, "data.mean and data.std: std must be in units of 0..255"),

@@ -23,7 +23,7 @@ def test_above_the_limit_it_stops_once_enough_was_seen():
     for _ in range(6):
         failures.add(4, ["list:3 c.mp4: broken", "list:4 d.mp4: broken"])
     with pytest.raises(
-        TooManyFailuresError, match=r"^16 of the first 32 records .* 0.25 allows. The first: list:1 first.mp4"
+        TooManyFailuresError, match=r"^16 of the first 32 reads failed, .* 0.25 allows; .* The first: list:1 first.mp4"
     ):
         failures.add(4, ["list:3 c.mp4: broken", "list:4 d.mp4: broken"])
 

@@ -44,7 +44,7 @@ def test_command_end_to_end(videos, tmp_path):
     assert done.returncode == 1
     assert done.stderr.count("BAD") == 1 and "bad.mp4: the file is empty" in done.stderr
     assert "3 videos, 83 frames" in done.stderr and "1 bad" in done.stderr
-    assert (output / "frames.txt").read_text() == "a/plain 40 3\na/b/turned clip 40 1\nthree 3 2\nthree 3 7\n"
+    assert (output / "frames.txt").read_text() == "a/plain\t40\t3\na/b/turned clip\t40\t1\nthree\t3\t2\nthree\t3\t7\n"
     for name in ("a/plain", "a/b/turned clip", "three"):
         source, folder = build_reader("pyav").open(videos / f"{name}.mp4"), build_reader("frames").open(output / name)
         with source, folder:
