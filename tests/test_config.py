@@ -14,6 +14,7 @@ from paddlevideo_fast.config import (
     load_config,
     project_root,
     resolve_path,
+    resolve_paths,
     validate,
 )
 
@@ -323,3 +324,32 @@ def test_every_config_can_be_built(path):
         if getattr(config.data, phase) is not None:
             build.build_recipe(config, phase)
             build.build_augment(config, phase)
+
+
+def test_resolved_paths_hold_from_anywhere(tmp_path, monkeypatch):
+    project = tmp_path / "project"
+    (project / "configs").mkdir(parents=True)
+    (project / "train.txt").touch()
+    path = project / "configs" / "run.yaml"
+    values = {
+        "model": {"name": "tsm_resnet18", "num_classes": 2},
+        "data": {
+            "num_frames": 8,
+            "crop_size": 32,
+            "batch_size": 2,
+            "sampling": {"name": "segment"},
+            "train": {"annotations": "train.txt"},
+            "test": {"annotations": "not_there_yet.txt"},
+        },
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "schedule": {"name": "constant"},
+        "epochs": 1,
+        "output_dir": "~/run",
+    }
+    path.write_text(yaml.safe_dump(values))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = resolve_paths(load_config(path), path)
+    assert config.data.train.annotations == str(project / "train.txt")
+    assert config.data.test.annotations == "not_there_yet.txt"  # an error only for the command that reads it
+    assert config.output_dir == str(tmp_path / "run")

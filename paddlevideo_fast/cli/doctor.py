@@ -68,7 +68,6 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("-o changes a configuration: give one with -c")
 
     notes = prepare()
-    logging.getLogger("paddlevideo_fast").setLevel(logging.ERROR)  # the report says it all
     groups: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("versions", check_versions),
         ("devices", lambda: check_devices(notes)),
@@ -77,15 +76,26 @@ def main(argv: list[str] | None = None) -> None:
     ]
     if args.config:
         groups.append((f"configuration {args.config}", lambda: check_config(args.config, args.override)))
-    worst = False
-    for title, check in groups:
-        print(f"\n{title}")
-        for finding in guarded(title, check):
-            worst |= finding.mark == "fail"
-            print(f"  {MARKS[finding.mark]}  {finding.name:<24} {finding.detail}", flush=True)
-    print("\nsomething needs a cure: see FAIL above" if worst else "\nready")
-    if worst:
+    logger = logging.getLogger("paddlevideo_fast")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the report says it all
+    try:
+        failed = sum(report(title, check) for title, check in groups)
+    finally:
+        logger.setLevel(level)
+    print("\nsomething needs a cure: see FAIL above" if failed else "\nready")
+    if failed:
         raise SystemExit(1)
+
+
+def report(title: str, check: Callable[[], Iterator[Finding]]) -> int:
+    """Prints the findings of a check and returns how many failed."""
+    print(f"\n{title}")
+    failed = 0
+    for finding in guarded(title, check):
+        failed += finding.mark == "fail"
+        print(f"  {MARKS[finding.mark]}  {finding.name:<24} {finding.detail}", flush=True)
+    return failed
 
 
 def guarded(title: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

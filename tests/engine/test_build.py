@@ -142,3 +142,8 @@ def test_an_evaluation_never_uses_a_part_of_a_video(motion, tmp_path, monkeypatc
     run = build(motion, tmp_path, *TOY, "data.bad_files=use_what_decodes", validate=True)
     assert run.dataset.use_what_decodes
     assert not run.validation.loader.dataset.use_what_decodes
+
+
+def test_flips_to_classes_that_are_not_there_are_refused(motion, tmp_path):
+    with pytest.raises(ConfigError, match="data.train.flip_labels: class 9, but model.num_classes is 8"):
+        build(motion, tmp_path, "data.train.flip=0.5", "data.train.flip_labels={0: 9, 9: 0}")

@@ -60,3 +60,12 @@ def test_each_record_is_logged_once(monkeypatch, caplog):
         "cannot read list:2 b.mp4: broken",
     ]
     assert failures.messages == {"list:1 a.mp4: broken": 3, "list:2 b.mp4: broken": 3}
+
+
+def test_an_epoch_without_one_good_record_stops_however_short():
+    failures = Failures(1.0)
+    failures.add(3, ["list:1 a.mp4: broken", "list:2 b.mp4: broken", "list:3 c.mp4: broken"])
+    with pytest.raises(TooManyFailuresError, match="all 3 records failed. The first: list:1 a.mp4"):
+        failures.check_epoch()
+    failures.add(1, [])
+    failures.check_epoch()
