@@ -2,8 +2,8 @@
 
     python benchmark/bench_temporal_shift.py [--device cpu|gpu] [--quick] [--output DIR]
 
-Takes two minutes on two idle CPU cores, more beside other work; --quick a few seconds. Expected on a CPU: the native
-operator 1.6 to 2.4 times as fast forward, 2.5 to 3.9 times with the backward pass, with a quarter to a third of the
+Takes four minutes on an idle CPU; --quick a few seconds. Expected on a CPU: the native
+operator 1.6 to 4 times as fast forward, 2.6 to 4 times with the backward pass, with a quarter to a third of the
 memory forward.
 """
 
