@@ -7,6 +7,12 @@ import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paddlevideo_fast.engine.distributed import Ranks
 
 
 def config_parser(description: str, weights_required: bool) -> argparse.ArgumentParser:
@@ -62,3 +68,27 @@ def tell_uncaught(rank: int) -> None:
         tell_launcher(f"rank {rank} {text}")
 
     sys.excepthook = hook
+
+
+def start(output_dir: Path, notes: Sequence[str]) -> Ranks:
+    """Joins the run the launcher started and sets up its logging.
+
+    Args:
+        output_dir: Folder of the run.
+        notes: What ``runtime.prepare`` chose; logged first.
+
+    Raises:
+        SystemExit: The folder cannot be written; the message names it.
+    """
+    from paddlevideo_fast.engine.distributed import start_ranks
+    from paddlevideo_fast.engine.log import logger, setup_logging
+
+    ranks = start_ranks()
+    tell_uncaught(ranks.rank)
+    try:
+        setup_logging(ranks.rank, output_dir)
+    except OSError as error:
+        raise fail(OSError(f"output_dir {output_dir}: {error.strerror}"), ranks.rank) from None
+    for note in notes:
+        logger.info("%s", note)
+    return ranks

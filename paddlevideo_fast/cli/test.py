@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from paddlevideo_fast.cli.options import config_parser, fail, tell_uncaught
+from paddlevideo_fast.cli.options import config_parser, fail, start
 from paddlevideo_fast.cli.runtime import prepare
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -30,22 +30,14 @@ def main(argv: list[str] | None = None) -> None:
         raise fail(error) from None
 
     from paddlevideo_fast.engine.build import build_augment, build_evaluation, build_model, build_task
-    from paddlevideo_fast.engine.distributed import start_ranks
     from paddlevideo_fast.engine.evaluate import EvaluationError, evaluate
-    from paddlevideo_fast.engine.log import say_metrics, setup_logging, to_json
+    from paddlevideo_fast.engine.log import say_metrics, to_json
     from paddlevideo_fast.engine.precision import Precision
     from paddlevideo_fast.loaders.paddle_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError, load_weights
 
-    ranks = start_ranks()
-    tell_uncaught(ranks.rank)
     output_dir = Path(config.output_dir).expanduser()
-    try:
-        setup_logging(ranks.rank, output_dir)
-    except OSError as error:
-        raise fail(OSError(f"output_dir {output_dir}: {error.strerror}"), ranks.rank) from None
-    for note in notes:
-        logger.info("%s", note)
+    ranks = start(output_dir, notes)
     expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, LoaderError, EvaluationError)
     try:
         task = build_task(config)

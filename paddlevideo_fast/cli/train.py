@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from paddlevideo_fast.cli.options import config_parser, fail, tell_uncaught
+from paddlevideo_fast.cli.options import config_parser, fail, start
 from paddlevideo_fast.cli.runtime import prepare
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -56,22 +56,13 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine import train as engine
     from paddlevideo_fast.engine.build import build_training
     from paddlevideo_fast.engine.checkpoint import CheckpointError
-    from paddlevideo_fast.engine.distributed import start_ranks
     from paddlevideo_fast.engine.evaluate import EvaluationError
     from paddlevideo_fast.engine.failures import TooManyFailuresError
-    from paddlevideo_fast.engine.log import setup_logging
     from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
     from paddlevideo_fast.loaders.paddle_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError
 
-    ranks = start_ranks()
-    tell_uncaught(ranks.rank)
-    try:
-        setup_logging(ranks.rank, Path(config.output_dir))
-    except OSError as error:
-        raise fail(OSError(f"output_dir {config.output_dir}: {error.strerror}"), ranks.rank) from None
-    for note in notes:
-        logger.info("%s", note)
+    ranks = start(Path(config.output_dir), notes)
     expected = (ConfigError, ArgumentError, AnnotationError, WeightsError, CheckpointError, LoaderError)
     expected += (TooManyFailuresError, engine.NonFiniteLossError, EvaluationError, OSError)
     try:
