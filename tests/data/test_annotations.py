@@ -15,8 +15,6 @@ import pytest
 from paddlevideo_fast.data.annotations import FORMATS, AnnotationError, VideoRecord, load_annotations, load_class_names
 from paddlevideo_fast.data.video import FrameFolder
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "cases" / "inputs"
-
 
 @pytest.fixture
 def write(tmp_path):
@@ -582,29 +580,3 @@ def test_class_name_errors(write, content, error):
 def test_class_names_in_bad_json(write, content, error):
     with pytest.raises(AnnotationError, match=error):
         load_class_names(write(content, "labels.json"))
-
-
-# -- the same sample inputs other tools were tried with --
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="sample inputs are not here")
-@pytest.mark.parametrize("name", ["blank_tail", "crlf", "bom", "tab", "comma"])
-def test_shared_lists_that_load(name):
-    records = load_annotations(SHARED / f"list_{name}.txt", num_classes=2)
-    assert pairs(records, SHARED.absolute()) == [("ok.mp4", 0), ("three_frames.mp4", 1)]
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="sample inputs are not here")
-@pytest.mark.parametrize(
-    "name, error",
-    [
-        ("empty", "list is empty"),
-        ("gbk", "looks like GBK"),
-        ("ids_from_1", "label 2 at list_ids_from_1.txt:2, num_classes=2; ids must be 0..1"),
-        ("malformed", "list_malformed.txt:3: 'ok.mp4 zero'"),
-        ("no_label", "list_no_label.txt:1: 'ok.mp4' has no label"),
-    ],
-)
-def test_shared_lists_that_fail(name, error):
-    with pytest.raises(AnnotationError, match=error):
-        load_annotations(SHARED / f"list_{name}.txt", num_classes=2)

@@ -149,19 +149,6 @@ def test_kinds_of_png(tmp_path):
     np.testing.assert_array_equal(clip[2], draw_picture(2))
 
 
-def test_shared_folders():
-    inputs = Path(__file__).parents[2].parent / "shared" / "cases" / "inputs"
-    if not inputs.exists():
-        pytest.skip("no shared cases")
-    reader = build_reader("frames")
-    assert reader.probe(FrameFolder(str(inputs / "frames_three"), num_frames=8)).num_frames == 3
-    assert reader.probe(inputs / "frames_from_0") == reader.probe(inputs / "frames_from_1")
-    with pytest.raises(VideoError, match="img_00004.jpg"):
-        reader.probe(inputs / "frames_hole")
-    with pytest.raises(VideoError, match="img_00002.jpg is truncated"):
-        reader.read(inputs / "frames_trunc", [0, 1])
-
-
 def test_needs_no_video_package(folder):
     code = (
         "import sys\nfor name in ('av', 'decord', 'cv2'): sys.modules[name] = None\n"

@@ -485,34 +485,6 @@ def test_no_noise_on_the_console(video_file, tmp_path, capfd):
     assert len(captured.out + captured.err) < 200, captured.err
 
 
-def test_shared_cases():
-    inputs = Path(__file__).parents[2].parent / "shared" / "cases" / "inputs"
-    if not inputs.exists():
-        pytest.skip("no shared cases")
-    counts = {
-        "ok.mp4": 60,
-        "raw.h264": 60,
-        "long_audio.mkv": 30,
-        "vfr.webm": 26,
-        "vfr.mp4": 26,
-        "av1.mp4": 25,
-        "bad_utf8_meta.avi": 60,
-        "hevc.mp4": 99,
-        "odd_420.avi": 25,
-        "odd_444.mp4": 25,
-        "two_streams.mkv": 25,
-    }
-    for reader in map(build_reader, FILE_READERS):
-        for name, count in counts.items():
-            indices = [count - 1, 3, 0, count // 2, 3]
-            clip = reader.read(inputs / name, indices)
-            levels = clip[:, 20:40, 20:40].mean(axis=(1, 2, 3))
-            step = {"vfr.webm": 0, "vfr.mp4": 0}.get(name, 1)  # there the numbers skip
-            wanted = np.array([(16 + index * 2 % 200 - 16) * 255 / 219 for index in indices])
-            assert not step or np.abs(levels - wanted).max() < 4, (reader.name, name)
-        assert reader.probe(inputs / "rotated90.mp4")[2:4] == (96, 128)
-
-
 def test_shared_videos():
     folder = Path(__file__).parents[2].parent / "shared" / "videos"
     if not folder.exists():
