@@ -49,6 +49,7 @@ def encode(
     colours: tuple[int, int] | None = None,
     streams: int = 1,
     cover: bool = False,
+    draw: Callable[[int, int, int], np.ndarray] = draw_picture,
 ) -> None:
     """Writes a video with PyAV; ``times`` in units of 1/25 s, ``colours`` is (matrix, range) in FFmpeg's numbers."""
     with av.open(path, "w", format=container, container_options=container_options or {}) as output:
@@ -67,7 +68,7 @@ def encode(
             output.add_attachment("cover.jpg", "image/jpeg", image.getvalue())
         for index in range(count):
             for stream in made:
-                frame = av.VideoFrame.from_ndarray(draw_picture(index, stream.width, stream.height))
+                frame = av.VideoFrame.from_ndarray(draw(index, stream.width, stream.height))
                 if colours:
                     frame = frame.reformat(format=pix_fmt, dst_colorspace=colours[0], dst_color_range=colours[1])
                 frame.pts, frame.time_base = times[index] if times else index, Fraction(1, RATE)
@@ -161,6 +162,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "packed.avi": write_packed_avi,
     "h264_b.avi": lambda p: encode(p, options=GOP),
     "mjpeg.avi": lambda p: encode(p, "mjpeg", "yuvj420p"),
+    "h264.flv": lambda p: encode(p, options=GOP),
     "h264.ts": lambda p: encode(p, options=GOP),
     "vp8.webm": lambda p: encode(p, "libvpx", options={**GOP, "cpu-used": "8", "deadline": "realtime"}),
     "vp8_hidden.webm": lambda p: hide_one(made(p, "vp8.webm"), p),
@@ -170,6 +172,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     ),
     "hevc.mp4": lambda p: encode(p, "libx265", options={"x265-params": QUIET_X265 + "open-gop=0"}),
     "hevc_open.mp4": lambda p: encode(p, "libx265", options={"x265-params": QUIET_X265 + "open-gop=1"}),
+    "av1.mkv": lambda p: encode(p, "libsvtav1", options={"preset": "12", "g": "12"}),
+    "late_start.ts": lambda p: remux(made(p, "h264.ts"), p, shift=500),
     "av1.mp4": lambda p: encode(p, "libsvtav1", options={"preset": "12", "g": "12"}),
     "wmv2.wmv": lambda p: encode(p, "wmv2", options=GOP),
     "mpeg2.mpg": lambda p: encode(p, "mpeg2video", options={**GOP, "bf": "2"}),
@@ -191,6 +195,14 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "three.mp4": lambda p: encode(p, count=3),
     "two_streams.mkv": lambda p: encode(p, options=GOP, streams=2),
     "cover.mkv": lambda p: encode(p, options=GOP, cover=True),
+    "veryfast.mp4": lambda p: encode(p, options={**GOP, "preset": "veryfast"}),
+    "pyramid_strict.mkv": lambda p: encode(p, options={**GOP, "x264-params": "b-pyramid=strict:bframes=5:b-adapt=0"}),
+    "pyramid_none.mp4": lambda p: encode(p, options={**GOP, "x264-params": "b-pyramid=none:bframes=7:b-adapt=0"}),
+    "baseline.mp4": lambda p: encode(p, options={**GOP, "profile": "baseline"}),
+    "sliced.mp4": lambda p: encode(p, options={**GOP, "x264-params": "slices=3"}),
+    "hevc_layers.mp4": lambda p: encode(
+        p, "libx265", options={"x265-params": QUIET_X265 + "temporal-layers=3:bframes=3:b-adapt=0:b-pyramid=1"}
+    ),
     "open_gop.mp4": lambda p: encode(p, options={**GOP, "x264-params": "open-gop=1:bframes=3:b-adapt=0"}),
     "intra_refresh.mp4": lambda p: encode(p, options={**GOP, "x264-params": "intra-refresh=1"}),
     "intra_refresh_no_b.mp4": lambda p: encode(p, options={**GOP, "x264-params": "intra-refresh=1:bframes=0"}),

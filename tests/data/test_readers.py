@@ -134,7 +134,7 @@ def test_frames_match_sequential_decoding(reader_name, name, video_file, expecte
         info = video.info
         clips = video.read(views) + [video.read([view])[0] for view in views]
     assert info.num_frames == count and (info.height, info.width) == every.shape[1:3]
-    exact = reader_name == "pyav" or bool(getattr(reader, "fallbacks", None))
+    exact = reader_name in ("pyav", "fused") or bool(getattr(reader, "fallbacks", None))
     for clip, view in zip(clips, views * 2, strict=True):
         assert_same_frames(clip, np.asarray(view.indices), every, exact)
 
@@ -179,12 +179,12 @@ def test_memory_and_file_objects(reader, name, video_file, expected, tmp_path):
         clips = [build_reader(reader).read(source, indices) for source in (data, io.BytesIO(data), file, file)]
         assert not file.closed
     for clip in clips:
-        assert_same_frames(clip, indices, expected(name), reader == "pyav")
+        assert_same_frames(clip, indices, expected(name), reader in ("pyav", "fused"))
 
 
 @pytest.mark.parametrize("reader", FILE_READERS)
 def test_crop_size_and_flip(reader, video_file):
-    path, box = video_file("plain.mp4"), CropBox(11, 6, 60, 40)
+    path, box, rounding = video_file("plain.mp4"), CropBox(11, 6, 60, 40), 2 if reader == "fused" else 0
     reader = build_reader(reader)
     whole = reader.read(path, [3, 8])
     np.testing.assert_array_equal(reader.read(path, [3, 8], box), whole[:, 6:46, 11:71])
@@ -193,8 +193,8 @@ def test_crop_size_and_flip(reader, video_file):
     cut = Image.fromarray(whole[1]).crop((11, 6, 71, 46)).resize((32, 24), Image.Resampling.BILINEAR)
     with reader.open(path) as video:
         clips = video.read([View([8], box), View([3, 8]), View([8], box, flip=True)], (24, 32))
-    np.testing.assert_array_equal(clips[0][0], np.asarray(cut))
-    np.testing.assert_array_equal(clips[2][0], np.asarray(cut)[:, ::-1])
+    assert np.abs(clips[0][0] - np.asarray(cut, float)).mean() <= rounding
+    np.testing.assert_array_equal(clips[2], clips[0][:, :, ::-1])
     assert clips[1].shape == (2, 24, 32, 3)
 
 
@@ -206,7 +206,7 @@ MATRICES = [(2, 0.299, 0.114), (5, 0.299, 0.114), (1, 0.2126, 0.0722), (9, 0.262
 @pytest.mark.parametrize("colour_range, full", [(0, False), (1, False), (2, True)])
 @pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv444p", "yuv420p10le"])
 def test_colour_equations(matrix, kr, kb, colour_range, full, pix_fmt):
-    from paddlevideo_fast.data.readers.pictures import make_converter
+    from paddlevideo_fast.data.readers.pictures import Converter
 
     frame = av.VideoFrame(16, 16, pix_fmt)
     frame.colorspace, frame.color_range = matrix, colour_range
@@ -216,7 +216,7 @@ def test_colour_equations(matrix, kr, kb, colour_range, full, pix_fmt):
     luma, blue, red = (120, -38, 42) if full else (104 * 255 / 219, -38 * 255 / 224, 42 * 255 / 224)
     r, b = luma + 2 * (1 - kr) * red, luma + 2 * (1 - kb) * blue
     g = (luma - kr * r - kb * b) / (1 - kr - kb)
-    np.testing.assert_allclose(make_converter()(frame, 16, 16)[8, 8], [r, g, b], atol=1)
+    np.testing.assert_allclose([plane[8, 8] for plane in Converter()(frame, 16, 16)], [r, g, b], atol=1)
 
 
 def test_colours_follow_chroma_siting(video_file):
@@ -413,7 +413,7 @@ def test_refusal_while_reading_reaches_the_fallback(video_file, expected, monkey
 
 def test_wrong_names_and_arguments():
     with pytest.raises(
-        ValueError, match="unknown reader 'decrod'; did you mean 'decord'.*decord, frames, opencv, pyav"
+        ValueError, match="unknown reader 'decrod'; did you mean 'decord'.*decord, frames, fused, opencv, pyav"
     ):
         build_reader("decrod")
     with pytest.raises(ValueError, match="reader pyav: unknown argument 'thread'; did you mean 'threads'"):

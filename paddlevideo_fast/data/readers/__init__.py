@@ -14,6 +14,7 @@ from paddlevideo_fast.arguments import check_arguments, lookup
 from paddlevideo_fast.data.readers.decord import DecordReader
 from paddlevideo_fast.data.readers.fallback import FallbackReader
 from paddlevideo_fast.data.readers.frames import FramesReader
+from paddlevideo_fast.data.readers.fused import FusedReader
 from paddlevideo_fast.data.readers.isolated import IsolatedReader
 from paddlevideo_fast.data.readers.opencv import OpencvReader
 from paddlevideo_fast.data.readers.pyav import PyavReader
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 READERS: dict[str, type[Reader]] = {
+    "fused": FusedReader,
     "pyav": PyavReader,
     "decord": DecordReader,
     "opencv": OpencvReader,

@@ -2,54 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from paddlevideo_fast.data.readers.pictures import jpeg_frame_header
 
 # Codecs in which one packet is one picture, or in which an exception can be seen from the packet's first bytes.
 PACKET_CODECS = ("h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mjpeg")
+# Codecs in which some pictures can be told to be nobody's reference.
+LAYERED_CODECS = ("h264", "hevc", "mpeg4")
 
 
-def nal_units(data: bytes, width: int) -> list[bytes]:
-    """Splits H.264 or HEVC data into its units.
+def unit_places(data: bytes | memoryview, width: int) -> Iterator[tuple[int, int]]:
+    """Yields (first, end) of each H.264 or HEVC unit in a packet; the last may be cut off.
 
     Args:
         data: A packet.
-        width: Bytes of the length before each unit, as in mp4; 0 for start codes.
+        width: Bytes of the length before each unit, from ``length_width``; 0 for start codes.
 
     Source: ISO/IEC 14496-15, 5.3.3 (length prefixes) and ITU-T H.264 annex B (start codes).
     """
     if not width:
-        return [unit.rstrip(b"\0") for unit in data.split(b"\0\0\1")[1:]]
-    units, position = [], 0
-    while position + width < len(data):
-        size = int.from_bytes(data[position : position + width], "big")
-        units.append(data[position + width : position + width + size])
-        position += width + size
-    return units
+        data = bytes(data)
+        place = data.find(b"\0\0\1")
+        while place >= 0:
+            following = data.find(b"\0\0\1", place + 3)
+            yield place + 3, following if following >= 0 else len(data)
+            place = following
+        return
+    place, length = width, len(data)
+    while place < length:
+        end = place + int.from_bytes(data[place - width : place], "big")
+        yield place, min(end, length)
+        place = end + width
 
 
 def length_width(codec: str, extradata: bytes) -> int:
     """Returns the bytes of the length before each unit; 0 if units are marked by start codes."""
-    place = {"h264": 4, "hevc": 21}[codec]
+    place = {"h264": 4, "hevc": 21}.get(codec, len(extradata))
     return (extradata[place] & 3) + 1 if extradata[:1] == b"\1" and len(extradata) > place else 0
 
 
-def has_idr(data: bytes, extradata: bytes) -> bool:
+def has_idr(data: bytes, width: int) -> bool:
     """Returns whether an H.264 packet holds a slice of an IDR picture (NAL unit type 5)."""
-    return any(unit[:1] and unit[0] & 31 == 5 for unit in nal_units(data, length_width("h264", extradata)))
+    return any(data[first] & 31 == 5 for first, end in unit_places(data, width) if end > first)
 
 
-def size_header(codec: str, data: bytes, extradata: bytes) -> bytes | None:
+def picture_layer(codec: str, data: bytes | memoryview, width: int) -> int:
+    """Returns the temporal layer of a picture, or its complement ``~layer`` if others of its layer may refer to it.
+
+    Pictures of a layer refer to their own and to lower ones: one of the highest layer that its own layer does not
+    refer to can be left out. Known for H.264, HEVC and MPEG-4, of which only HEVC has more than layer 0.
+
+    Args:
+        codec: FFmpeg's name.
+        data: A packet.
+        width: Bytes of the length before each unit, from ``length_width``; 0 for start codes.
+
+    Source: ITU-T H.264, 7.4.1 (nal_ref_idc); ITU-T H.265, table 7-1 (even types below 16 are sub-layer non-reference
+    pictures) and 7.3.1.2 (temporal id); ISO/IEC 14496-2, 6.3.5 (vop_coding_type).
+    """
+    if codec == "mpeg4":
+        data = bytes(data)
+        start = data.find(b"\0\0\1\xb6")
+        return 0 if start >= 0 and len(data) > start + 4 and data[start + 4] >> 6 == 2 else ~0
+    if codec not in ("h264", "hevc"):
+        return ~0
+    layer, referenced = -1, False
+    for first, end in unit_places(data, width):
+        if codec == "h264" and end > first and 1 <= data[first] & 31 <= 5:
+            layer, referenced = 0, referenced or data[first] & 0x60
+        elif codec == "hevc" and end > first + 1 and data[first] >> 1 & 63 < 32:
+            layer = max(layer, (data[first + 1] & 7) - 1)
+            referenced = referenced or data[first] >> 1 & 63 >= 16 or data[first] & 2
+    return ~max(layer, 0) if referenced or layer < 0 else layer
+
+
+def size_header(codec: str, data: bytes, width: int) -> bytes | None:
     """Returns the bytes of a packet that fix the size of pictures from here on; None if it has none.
 
     Two packets with the same bytes have pictures of the same size. Known for H.264 and HEVC (sequence parameter sets),
     MPEG-4 (video object layer), JPEG (frame header), VP8 and VP9 (key frames).
     """
     if codec in ("h264", "hevc"):
-        wanted = {"h264": lambda unit: unit[0] & 31 == 7, "hevc": lambda unit: unit[0] >> 1 & 63 == 33}[codec]
-        units = nal_units(data, length_width(codec, extradata))
-        return b"".join(unit for unit in units if unit and wanted(unit)) or None
+        shift, mask, kind = (0, 31, 7) if codec == "h264" else (1, 63, 33)
+        units = [data[first:end] for first, end in unit_places(data, width) if end > first]
+        return b"".join(unit.rstrip(b"\0") for unit in units if unit[0] >> shift & mask == kind) or None
     if codec == "mpeg4":
         start = data.find(b"\0\0\1\x20")
         return data[start : data.find(b"\0\0\1", start + 4)] if start >= 0 else None

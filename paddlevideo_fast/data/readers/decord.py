@@ -62,7 +62,7 @@ class DecordVideo(Video):
         count = len(index.shown_pts)
         if len(self._frames) != count:
             raise refusal(source, "it counts another number of frames")
-        self.info = index.info(count, (int(index.shown_pts[0]), int(index.shown_pts[-1])))
+        self.info = index.info()
 
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         import decord

@@ -54,7 +54,7 @@ class OpencvVideo(Video):
         if reason is not None:
             raise refusal(source, reason)
         self.codec, self.container = index.codec, index.container
-        self.info = index.info(len(index.shown_pts), (int(index.shown_pts[0]), int(index.shown_pts[-1])))
+        self.info = index.info()
         try:
             self._restart()
             if self._retrieve().shape[:2] != (self.info.height, self.info.width):

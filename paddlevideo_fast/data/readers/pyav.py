@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from paddlevideo_fast.data.readers.packets import TIMED, explain_size, open_stream, scan_packets
-from paddlevideo_fast.data.readers.pictures import make_converter, orient
+from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, explain_size, open_stream, scan_packets
+from paddlevideo_fast.data.readers.pictures import Converter, interleave, turn
 from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, DamagedVideoError, Limits, Source, VideoError
@@ -43,50 +44,66 @@ class PyavVideo(Video):
     The frame count comes from the packets where each is one picture, and from decoding the file once where that is
     in doubt. A damaged file has the frames that come before the damage, or raises when one after it is wanted.
     Pictures that change their size within the file are scaled to the size of the first one, as players do.
+
+    Args:
+        source: See ``Reader.open``.
+        threads: Decoder threads; 0 lets FFmpeg choose.
+        limits: Of the file.
+        index: Its packets; None lists them.
+        order: See below; None finds it out where the number of frames depends on it.
+
+    Attributes:
+        index: The packets of the file.
+        order: int64 [num_frames], the number of the packet each frame comes from; None if only decoding tells.
     """
 
-    def __init__(self, source: Source, threads: int, limits: Limits):
+    def __init__(
+        self,
+        source: Source,
+        threads: int,
+        limits: Limits,
+        index: PacketIndex | None = None,
+        order: np.ndarray | None = None,
+    ):
         self.source, self._limits = source, limits
         self._place, self._threads = resolve(source), threads
         self._decoder: Iterator[Any] = iter(())
         self._next, self._held = 0, (-1, None)
-        self._index = scan_packets(source, self._place, limits)
-        self.damage = self._index.damage
-        self.codec, self.container = self._index.codec, self._index.container
-        count, times = self._count()
-        timed = self._index.container in TIMED and self._index.doubt() is None
-        self._times = self._index.shown_pts if timed else None
-        self.info = self._index.info(count, times)
-        self._convert = make_converter()
+        self.index = index or scan_packets(source, self._place, limits)
+        self.damage = self.index.damage
+        self.codec, self.container = self.index.codec, self.index.container
+        doubtful = self.index.doubt() is not None
+        self.order = self.index.order if order is None else order
+        if doubtful and order is None:
+            self.order = self.decode_order()
+        # The packet a picture must come from, where that is known before.
+        self._expected = self.order if self.index.container in TIMED and not doubtful else None
+        self.info = self.index.info(self.order)
+        self._convert = Converter()
 
-    def _count(self) -> tuple[int, tuple[int, int] | None]:
-        """Returns the number of frames shown, and the first and last time if known."""
-        index = self._index
-        if index.doubt() is None:
-            return len(index.shown_pts), (int(index.shown_pts[0]), int(index.shown_pts[-1]))
-        count, times = 0, None
+    def decode_order(self) -> np.ndarray:
+        """Decodes the file once; returns the number of the packet each frame shown came from."""
+        index, order = self.index, array("q")
         try:
             for frame in self._decode():
-                count += 1
-                if frame.pts is not None:
-                    low, high = times or (frame.pts, frame.pts)
-                    times = min(low, frame.pts), max(high, frame.pts)
-                self._limits.check_count(self.source, count)
+                order.append(-1 if frame.pts is None else frame.pts)
+                self._limits.check_count(self.source, len(order))
         except UndecodableError as error:
             self.damage = self.damage or self._explain(error.reason)
-        if count == 0:
+        if not order:
             raise VideoError(self.source, f"its first frame does not decode ({self.damage or index.doubt()})")
-        if index.irregular is None and count < len(index.shown_pts):
-            self.damage = self.damage or f"{len(index.shown_pts) - count} of {len(index.shown_pts)} pictures are lost"
-        return count, times
+        promised = len(index.shown_pts)
+        if index.irregular is None and len(order) < promised:
+            self.damage = self.damage or f"{promised - len(order)} of {promised} pictures are lost"
+        return np.array(order, np.int64)
 
     def _decode(self) -> Iterator[Any]:
-        tolerant = not self._index.starts_with_key and self._index.container in STREAMING
+        tolerant = not self.index.starts_with_key and self.index.container in STREAMING
         return decode_stream(self.source, self._place, self._limits, self._threads, tolerant)
 
     def _explain(self, reason: str) -> str:
         """Returns why decoding stopped: FFmpeg's word for it, or that a picture is too large."""
-        telling = reason == "Invalid data found when processing input" and not self._index.resizes
+        telling = reason == "Invalid data found when processing input" and not self.index.resizes
         return reason if telling else explain_size(self.source, self._place, self._limits) or reason
 
     def _advance(self, index: int) -> Any:
@@ -97,7 +114,7 @@ class PyavVideo(Video):
                 frame, reason = next(self._decoder, None), "no more pictures"
             except UndecodableError as error:
                 frame, reason = None, self._explain(error.reason)
-            if frame is not None and self._times is not None and frame.pts != self._times[self._next]:
+            if frame is not None and self._expected is not None and frame.pts != self._expected[self._next]:
                 # Damaged data the decoder passes over in silence: all that follows would be counted wrong.
                 frame, reason = None, "another picture came in its place"
             if frame is None:
@@ -108,18 +125,21 @@ class PyavVideo(Video):
             self._next += 1
         return frame
 
-    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    def frames_at(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yields (index, PyAV frame) of the wanted frames, as ``pictures`` does."""
         for index in indices:
             if self._next == 0 or index < self._held[0]:
                 self.close()
                 self._decoder = self._decode()
             if index != self._held[0]:
                 self._held = (index, self._advance(index))
-            yield index, self._to_rgb(self._held[1])
+            yield index, self._held[1]
 
-    def _to_rgb(self, frame: Any) -> np.ndarray:
-        picture = self._convert(frame, *self._index.coded_size)
-        return orient(picture, self._index.turns, self._index.mirrored)
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        for index, frame in self.frames_at(indices):
+            planes = self._convert(frame, *self.index.coded_size)
+            planes = [turn(plane, self.index.turns, self.index.mirrored) for plane in planes]
+            yield index, interleave(planes, np.empty((*planes[0].shape, 3), np.uint8))
 
     def close(self) -> None:
         if hasattr(self._decoder, "close"):
@@ -133,6 +153,8 @@ class UndecodableError(VideoError):
 
 def decode_stream(source: Source, place: str | BinaryIO, limits: Limits, threads: int, tolerant: bool) -> Iterator[Any]:
     """Yields the shown frames of a stream in presentation order, as PyAV frames.
+
+    The ``pts`` of a frame is the number of its packet: a decoder hands on with a picture whatever time it was given.
 
     Args:
         source: What the caller named, for messages.
@@ -148,11 +170,13 @@ def decode_stream(source: Source, place: str | BinaryIO, limits: Limits, threads
     import av
 
     with open_stream(source, place, limits, threads) as (container, stream):
-        shown = 0
+        shown, number = 0, -1
         try:
             for packet in container.demux(stream):
                 if packet.size == 0:  # an empty chunk would be taken for the end of the stream
                     continue
+                number += 1
+                packet.pts = number
                 try:
                     decoded = packet.decode()
                 except av.FFmpegError:

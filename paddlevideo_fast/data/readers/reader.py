@@ -8,6 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -80,18 +81,28 @@ class Video(ABC):
             clips.append(np.empty((len(view.indices), *(size or (height, width)), 3), np.uint8))
             for position, index in enumerate(view.indices):
                 places.setdefault(int(index), []).append((len(clips) - 1, position))
-        for index, picture in self.pictures(sorted(places)):
-            self._check_size(index, picture)
+        for index, picture in self.decode(sorted(places)):
             done = {}
             for number, position in places.pop(index):
-                if number not in done:
-                    view = views[number]
-                    done[number] = crop_resize_flip(picture[None], view.crop, size, view.flip)[0]
-                clips[number][position] = done[number]
+                clip = clips[number]
+                if number in done:
+                    clip[position] = clip[done[number]]
+                else:
+                    self.render(index, picture, views[number], clip[position])
+                    done[number] = position
         if places:
             where = f"frame {min(places)} of {self.info.num_frames}"
             raise DamagedVideoError(self.source, f"{where} was not decoded", min(places))
         return clips
+
+    def decode(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yields (index, picture as ``render`` takes it); here uint8 RGB from ``pictures``."""
+        return self.pictures(indices)
+
+    def render(self, index: int, picture: Any, view: View, out: np.ndarray) -> None:
+        """Writes what a view shows of a picture that was decoded into ``out``, uint8 [height, width, 3]."""
+        self._check_size(index, picture)
+        out[:] = crop_resize_flip(picture[None], view.crop, out.shape[:2], view.flip)[0]
 
     def frames(self) -> Iterator[np.ndarray]:
         """Yields every picture in order, uint8 [H, W, 3] RGB, without holding the whole video."""

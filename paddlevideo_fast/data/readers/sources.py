@@ -102,23 +102,25 @@ def _boxes(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bytes, int, i
         start += size
 
 
-def check_promises(source: Source, place: str | BinaryIO, limits: Limits) -> None:
-    """Raises VideoError if an mp4 file lists more pictures than allowed.
+def check_promises(source: Source, place: str | BinaryIO, limits: Limits) -> bool:
+    """Looks into an mp4 file before FFmpeg opens it; returns whether its pictures are known to be coded upright.
 
     FFmpeg makes an index of all a file claims to hold, however few bytes it has, as soon as it opens it.
+
+    Raises:
+        VideoError: The file lists more pictures than allowed.
     """
     if not isinstance(place, str):
-        _check_promises(source, place, limits)
-        return
+        return _check_promises(source, place, limits)
     with open(place, "rb") as file:
-        _check_promises(source, file, limits)
+        return _check_promises(source, file, limits)
 
 
-def _check_promises(source: Source, file: BinaryIO, limits: Limits) -> None:
+def _check_promises(source: Source, file: BinaryIO, limits: Limits) -> bool:
     file.seek(4)
     if file.read(4) not in MP4_BOXES:
-        return
-    ranges, seen = [(0, file.seek(0, io.SEEK_END))], 0
+        return False
+    ranges, seen, upright = [(0, file.seek(0, io.SEEK_END))], 0, True
     while ranges and seen < MAX_BOXES:
         start, end = ranges.pop()
         inner = []
@@ -130,11 +132,22 @@ def _check_promises(source: Source, file: BinaryIO, limits: Limits) -> None:
             if name in (b"stsz", b"stz2", b"trun"):
                 place = contents + (4 if name == b"trun" else 8)
                 limits.check_count(source, int.from_bytes(_read_at(file, place, 4), "big"))
+            if name in (b"mvhd", b"tkhd"):
+                upright &= _has_unit_matrix(file, name, contents)
             if name in MP4_PARENTS:
                 inner.append((contents, min(stop, end)))
             if seen >= MAX_BOXES:
                 break
         ranges += inner
+    return upright and seen < MAX_BOXES
+
+
+def _has_unit_matrix(file: BinaryIO, name: bytes, contents: int) -> bool:
+    """Returns whether a movie or track header neither turns nor mirrors; ISO/IEC 14496-12, 8.2.2 and 8.3.2."""
+    version = _read_at(file, contents, 1)
+    place = (36 if name == b"mvhd" else 40) + (12 if version == b"\1" else 0)
+    a, b, _, c, d = struct.unpack(">5i", _read_at(file, contents + place, 20).ljust(20, b"\0"))
+    return (a, b, c, d) == (1 << 16, 0, 0, 1 << 16)
 
 
 def _read_at(file: BinaryIO, position: int, size: int) -> bytes:

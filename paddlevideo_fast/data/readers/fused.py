@@ -1,0 +1,347 @@
+"""The fast reader: feeds the decoder only the packets the wanted frames need, and converts only the wanted boxes.
+
+1. The packets of a file are listed by demuxing it: which are key frames, which no other picture refers to.
+2. For the wanted frames, decoding starts at the last safe key frame before them, leaves out every picture that nobody
+   asked for and nobody refers to, and stops at the last wanted one.
+3. The wanted box is cut from the planes of a decoded frame, scaled, converted to RGB and written, mirrored if need be,
+   straight into the clip.
+
+What comes out is bit for bit what a sequential decode gives. Files for which that cannot be promised from their
+packets are decoded from the start, as is the rest of a file of which a wanted frame does not come out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paddlevideo_fast.data.readers.packets import NO_TIME, TIMED, HeldPackets, PacketIndex, list_packets, open_stream
+from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, interleave, orientation, turn, turn_back
+from paddlevideo_fast.data.readers.pyav import PyavVideo
+from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.sources import check_promises, resolve
+from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, CropBox, Limits, Source, VideoError, VideoInfo, View
+
+logger = logging.getLogger("paddlevideo_fast")
+
+HELD_BYTES = 16 * 2**20  # of packets kept while a file is open; those of a larger file are read when they are needed
+FAR = 100  # packets; passing over more than these costs more than a seek
+
+
+class FusedReader(Reader):
+    """Reads every file FFmpeg can decode, each as fast as its coding allows.
+
+    Args:
+        threads: Decoder threads; 0 lets FFmpeg choose.
+        max_pixels: Largest picture, width times height.
+        max_frames: Most frames of a file.
+        cache_bytes: Room for the packet lists of files read before, about 30 bytes a frame.
+
+    Attributes:
+        fallbacks: How often each reason led to decoding a file from its start, in this process.
+    """
+
+    name = "fused"
+    package = "av"
+
+    def __init__(
+        self,
+        threads: int = 1,
+        max_pixels: int = MAX_PIXELS,
+        max_frames: int = MAX_FRAMES,
+        cache_bytes: int = 64 * 2**20,
+    ):
+        self.threads, self.limits = threads, Limits(max_pixels, max_frames)
+        self.known = FactsCache(cache_bytes)
+        self.fallbacks: Counter[str] = Counter()
+
+    def __reduce__(self):
+        return FusedReader, (self.threads, *self.limits, self.known.max_bytes)
+
+    def open(self, source: Source) -> FusedVideo:
+        load_package("av", self.name)
+        return FusedVideo(source, self)
+
+    def note_fallback(self, source: Source, reason: str) -> None:
+        """Counts a file that is decoded from its start, and logs the first of each reason."""
+        self.fallbacks[reason] += 1
+        if self.fallbacks[reason] == 1:
+            logger.warning("%s: %s; it and others of its kind are decoded from the start", source, reason)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a file.
+
+    Attributes:
+        index: Its packets.
+        order: int64 [num_frames], the number of the packet each frame comes from.
+        info: What a plan is drawn from.
+        damage: What is wrong with it; None if nothing is known to be.
+        selective: Frames may be decoded without all that come before.
+    """
+
+    index: PacketIndex
+    order: np.ndarray
+    info: VideoInfo
+    damage: str | None
+    selective: bool
+
+    @property
+    def num_bytes(self) -> int:
+        arrays = [self.order, *(value for value in vars(self.index).values() if isinstance(value, np.ndarray))]
+        return 1000 + sum(array.nbytes for array in arrays)
+
+
+class FactsCache:
+    """The facts of the files read last, by path, size and time of change.
+
+    Args:
+        max_bytes: Room.
+    """
+
+    def __init__(self, max_bytes: int):
+        self.max_bytes = max_bytes
+        self._facts: OrderedDict[tuple, Facts] = OrderedDict()
+        self._used, self._lock = 0, threading.Lock()
+
+    def get(self, key: tuple | None) -> Facts | None:
+        with self._lock:
+            if key in self._facts:
+                self._facts.move_to_end(key)
+            return self._facts.get(key)
+
+    def put(self, key: tuple | None, facts: Facts) -> None:
+        if key is None:
+            return
+        with self._lock:
+            replaced = self._facts.pop(key, None)
+            self._facts[key] = facts
+            self._used += facts.num_bytes - (replaced.num_bytes if replaced else 0)
+            while self._used > self.max_bytes:
+                self._used -= self._facts.popitem(last=False)[1].num_bytes
+
+
+class FusedVideo(Video):
+    """A video of which only what is wanted is decoded, converted and moved."""
+
+    def __init__(self, source: Source, reader: FusedReader):
+        self.source, self._reader = source, reader
+        self._place = resolve(source)
+        self._key = _identity(self._place)
+        self._opened = ExitStack()
+        self._held, self._position = HeldPackets(0), 0
+        self._plain: PyavVideo | None = None
+        self._boxes: dict[tuple, BoxConverter] = {}
+        self._convert = Converter()
+        try:
+            facts = reader.known.get(self._key)
+            if facts is None:
+                facts = self._learn()
+                reader.known.put(self._key, facts)
+            elif facts.selective:
+                self._open()
+            elif self._plain is None:
+                self._plain = PyavVideo(source, reader.threads, reader.limits, facts.index, facts.order)
+        except BaseException:
+            self.close()
+            raise
+        self._facts, self.info, self.damage = facts, facts.info, facts.damage
+        self.codec, self.container = facts.index.codec, facts.index.container
+
+    def _open(self) -> None:
+        opened = open_stream(self.source, self._place, self._reader.limits, self._reader.threads)
+        self._container, self._stream = self._opened.enter_context(opened)
+        self._position = 0
+
+    def _learn(self) -> Facts:
+        """Lists the packets and judges from them; where that leaves a doubt, decodes the file once."""
+        upright = check_promises(self.source, self._place, self._reader.limits)
+        self._open()
+        self._held = HeldPackets(HELD_BYTES)
+        index = list_packets(
+            self.source, self._place, self._container, self._stream, self._reader.limits, self._held, upright
+        )
+        self._position = len(index.pts)
+        if index.doubt() is None and index.order is not None and _seekable(index):
+            return Facts(index, index.order, index.info(index.order), None, True)
+        plain = PyavVideo(self.source, self._reader.threads, self._reader.limits)
+        order = plain.decode_order() if plain.order is None else plain.order
+        one_to_one = order.min() >= 0 and len(np.unique(order)) == len(index.pts)
+        if one_to_one and plain.damage is None and _seekable(index):
+            return Facts(plain.index, order, plain.info, None, True)
+        self._opened.close()
+        self._held, self._plain = HeldPackets(0), plain
+        return Facts(plain.index, order, plain.info, plain.damage, False)
+
+    def decode(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yields (index, PyAV frame) of the wanted frames, in rising order."""
+        import av
+
+        done = 0
+        if self._plain is None:
+            reason = "a wanted frame did not come out of the decoder"
+            try:
+                for index, frame in self._selected(indices):
+                    if index != indices[done] or not self._fits(frame):
+                        break
+                    yield index, frame
+                    done += 1
+            except av.FFmpegError as error:
+                reason = f"decoding a part of it failed ({error.strerror})"
+            if done == len(indices):
+                return
+            self._fall_back(reason)
+        yield from self._plain.frames_at(indices[done:])
+
+    def _fits(self, frame: Any) -> bool:
+        index = self._facts.index
+        upright = (index.turns, index.mirrored)
+        return (frame.width, frame.height) == index.coded_size and orientation(frame) == upright
+
+    def _fall_back(self, reason: str) -> None:
+        self._reader.note_fallback(self.source, reason)
+        self._opened.close()
+        self._plain = PyavVideo(self.source, self._reader.threads, self._reader.limits)
+        shown, promised = self._plain.info, self._facts.info
+        self._facts = Facts(self._plain.index, self._plain.order, shown, self._plain.damage, False)
+        self._reader.known.put(self._key, self._facts)
+        if shown[:1] + shown[2:4] != promised[:1] + promised[2:4]:
+            raise VideoError(self.source, f"its header promises {promised}, its pictures are {shown}")
+
+    def _selected(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Yields (index, PyAV frame) of the wanted frames that come out when only what they need is decoded."""
+        numbers = self._facts.order[np.asarray(indices)]
+        wanted = dict(zip(numbers.tolist(), indices, strict=True))
+        needed = ~self._facts.index.droppable
+        needed[numbers] = True
+        context = self._stream.codec_context
+        for start, stop in self._ranges(numbers):
+            context.flush_buffers()
+            for packet in self._packets(start, stop, needed):
+                for frame in context.decode(packet):
+                    if frame.pts in wanted:
+                        yield wanted[frame.pts], frame
+            for frame in context.decode(None):
+                if frame.pts in wanted:
+                    yield wanted[frame.pts], frame
+
+    def _ranges(self, numbers: np.ndarray) -> list[tuple[int, int]]:
+        """Returns the (first, last) packets to decode for the packets wanted, in the order of their pictures."""
+        index, order = self._facts.index, self._facts.order
+        times = index.pts
+        if not index.distinct_times:
+            times = np.empty_like(order)
+            times[order] = np.arange(len(order))
+        starts = np.flatnonzero(index.start)
+        ranges: list[tuple[int, int]] = []
+        for number in numbers.tolist():
+            safe = starts[: np.searchsorted(starts, number, side="right")]
+            safe = safe[times[safe] <= times[number]]
+            start = int(safe[-1]) if len(safe) else 0
+            if ranges and start <= ranges[-1][1]:
+                ranges[-1] = (ranges[-1][0], max(ranges[-1][1], number))
+            else:
+                ranges.append((start, number))
+        return ranges
+
+    def _packets(self, start: int, stop: int, needed: np.ndarray) -> Iterator[Any]:
+        """Yields the needed packets from ``start`` to ``stop``, each with its number as its time.
+
+        A decoder hands on with a picture whatever time it was given, in files without times too.
+        """
+        if self._held.packets:
+            for number in (np.flatnonzero(needed[start : stop + 1]) + start).tolist():
+                packet = self._held.packets[number]
+                packet.pts = number
+                yield packet
+            return
+        for number, packet in self._demuxed(start, stop):
+            if needed[number]:
+                packet.pts = number
+                yield packet
+
+    def _demuxed(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """Yields (number, packet) from ``start`` to ``stop``; ends early where the demuxer gives other packets."""
+        index = self._facts.index
+        if not self._position <= start <= self._position + FAR:
+            if index.container in TIMED and index.distinct_times:  # other containers count anew after a seek
+                # By presentation time: by decoding time FFmpeg lands one key frame early in mp4.
+                self._container.seek(int(index.pts[start]), stream=self._stream)
+                self._position = -1  # to be found by the time of the first packet
+            elif start < self._position:
+                self._opened.close()
+                self._open()
+        for packet in self._container.demux(self._stream):
+            if packet.size == 0:
+                continue
+            time = NO_TIME if packet.pts is None else packet.pts
+            if self._position < 0:
+                found = np.flatnonzero(index.pts[: start + 1] == time)
+                self._position = int(found[0]) if len(found) else len(index.pts)
+            number = self._position
+            if number >= len(index.pts) or index.pts[number] != time:
+                return
+            self._position += 1
+            if number >= start:
+                yield number, packet
+            if number >= stop:
+                return
+
+    def render(self, index: int, picture: Any, view: View, out: np.ndarray) -> None:
+        """Writes what a view shows of a PyAV frame into ``out``, uint8 [height, width, 3]."""
+        coded, turns, mirrored = self._facts.index.coded_size, self._facts.index.turns, self._facts.index.mirrored
+        box = view.crop or CropBox(0, 0, self.info.width, self.info.height)
+        scaled = out.shape[:2] != (box.height, box.width)
+        if scaled and not ((picture.width, picture.height) == coded and BoxConverter.takes(picture)):
+            super().render(index, self._whole(picture), view, out)
+            return
+        place = turn_back(box, *coded, turns, mirrored)
+        if scaled:
+            size = out.shape[1::-1] if turns % 2 == 0 else out.shape[:2]
+            if (place, size) not in self._boxes:
+                self._boxes[place, size] = BoxConverter(place, size)
+            planes = self._boxes[place, size](picture)
+        else:
+            rows, columns = slice(place.y, place.y + place.height), slice(place.x, place.x + place.width)
+            planes = [plane[rows, columns] for plane in self._convert(picture, *coded)]
+        if turns or mirrored:
+            planes = [turn(plane, turns, mirrored) for plane in planes]
+        interleave([plane[:, ::-1] for plane in planes] if view.flip else planes, out)
+
+    def _whole(self, frame: Any) -> np.ndarray:
+        index = self._facts.index
+        planes = [turn(plane, index.turns, index.mirrored) for plane in self._convert(frame, *index.coded_size)]
+        return interleave(planes, np.empty((*planes[0].shape, 3), np.uint8))
+
+    def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        for index, frame in self.decode(indices):
+            yield index, self._whole(frame)
+
+    def close(self) -> None:
+        self._opened.close()
+        self._held = HeldPackets(0)
+        if self._plain is not None:
+            self._plain.close()
+
+
+def _seekable(index: PacketIndex) -> bool:
+    """Whether frames may be decoded without all that come before."""
+    packed = index.codec == "mpeg4" and index.irregular  # a picture may ride in the packet before its own
+    return bool(index.start[0]) and not index.resizes and not packed
+
+
+def _identity(place: Any) -> tuple | None:
+    """Returns what tells a file from an earlier one of the same name; None for memory and file objects."""
+    if not isinstance(place, str):
+        return None
+    status = os.stat(place)
+    return place, status.st_size, status.st_mtime_ns
