@@ -1,13 +1,10 @@
-"""Classification metrics on NumPy arrays, the averaging of views, and running means of the training loop.
+"""Classification metrics on NumPy arrays, and the averaging of views.
 
 Scores are logits or probabilities, higher is better. A tie between classes goes to the lower class number, so a
 result never depends on the sort used. Scores that are not numbers are an error, not a low rank.
 """
 
 from __future__ import annotations
-
-import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -156,36 +153,6 @@ def average_views(
     _check_views(index[order], view[order], samples, counts, num_views)
     stacked = scores[order].astype(np.float64).reshape(len(samples), num_views, -1)
     return samples.astype(np.int64), stacked.mean(axis=1) if reduce == "mean" else stacked.max(axis=1)
-
-
-@dataclass
-class Meter:
-    """A running mean weighted by samples, so that a short last batch counts for what it holds.
-
-    Attributes:
-        total: Sum of value x weight.
-        weight: Sum of weights; ranks join by adding both.
-    """
-
-    total: float = 0.0
-    weight: float = 0.0
-
-    def update(self, value: float, weight: float = 1.0) -> None:
-        """Adds the mean ``value`` of ``weight`` samples; without weight the value, even NaN, does not count."""
-        if weight < 0:
-            raise ValueError(f"weight must be at least 0, got {weight}")
-        if weight > 0:
-            self.total += float(value) * float(weight)
-            self.weight += float(weight)
-
-    @property
-    def mean(self) -> float:
-        """The mean so far; NaN before the first sample."""
-        return self.total / self.weight if self.weight else math.nan
-
-    def reset(self) -> None:
-        """Forgets everything."""
-        self.total = self.weight = 0.0
 
 
 def _average_precision(scores: np.ndarray, positive: np.ndarray) -> float:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from paddlevideo_fast.metrics import (
-    Meter,
     average_views,
     confusion_matrix,
     mean_average_precision,
@@ -178,22 +175,8 @@ def test_not_a_number_is_an_error():
         (lambda: mean_average_precision(np.zeros((2, 3)), np.full((2, 3), 2)), "0 or 1, got 2"),
         (lambda: mean_average_precision(np.zeros((2, 3)), np.zeros(2)), "shape of scores"),
         (lambda: confusion_matrix(np.array([0, 4]), np.array([0, 1]), 4), "predictions: row 1 has class 4"),
-        (lambda: Meter().update(1.0, -1), "weight"),
     ],
 )
 def test_wrong_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_meter_weighs_by_samples():
-    meter = Meter()
-    assert math.isnan(meter.mean)
-    meter.update(1.0, weight=8)
-    meter.update(4.0, weight=2)  # a short last batch
-    assert meter.mean == pytest.approx(1.6) and (meter.total, meter.weight) == (16, 10)
-    meter.update(math.nan, weight=0)  # a batch without a readable sample
-    assert meter.mean == pytest.approx(1.6)
-    meter.reset()
-    meter.update(2.0)
-    assert meter.mean == 2.0

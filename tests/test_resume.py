@@ -122,6 +122,25 @@ def test_twice_cut_off_in_a_row(motion, tmp_path, monkeypatch, unbroken):
     assert all(np.array_equal(value, expected[name]) for name, value in weights(run.model).items())
 
 
+def test_the_curves_of_a_resumed_run_have_each_step_once(motion, tmp_path, monkeypatch, unbroken):
+    from visualdl import LogReader
+
+    folder, overrides = tmp_path / "run", (*EVERYTHING, "log.visualdl=true", "log.interval=1")
+    for step, resume in ((5, False), (8, True)):  # from the states of 3 and 6 on
+        with monkeypatch.context() as patch:
+            cut_power_at(patch, step, "backward")
+            with pytest.raises(PowerCutError):
+                engine.train(build(motion, folder, *overrides, validate=True), resume=resume)
+    engine.train(build(motion, folder, *overrides, validate=True), resume=True)
+    (file,) = (folder / "visualdl").iterdir()
+    curves = LogReader(file_path=str(file))
+    loss, valid = (curves.get_data("scalar", tag) for tag in ("train/loss", "valid/top1"))
+    assert [point.id for point in loss] == list(range(1, LAST_STEP + 1))
+    assert [point.value for point in loss] == pytest.approx([row["loss"] for row in lines(folder, "train")], rel=1e-6)
+    assert [point.id for point in valid] == [4, 8, 12]
+    assert [point.value for point in valid] == [row["top1"] for row in lines(unbroken[1], "valid")]
+
+
 def test_a_stop_on_request_saves_once_between_two_steps(motion, tmp_path, unbroken):
     folder = tmp_path / "run"
     stop = StopRequest()
@@ -157,31 +176,36 @@ def test_minutes(motion, tmp_path, monkeypatch):
 
 
 SAVES = """
-import sys, numpy as np
+import os, random, signal, sys, time, numpy as np
 from pathlib import Path
 from paddlevideo_fast.engine.checkpoint import Checkpoints
-checkpoints = Checkpoints(Path(sys.argv[1]), keep=2)
-print("ready", flush=True)
-for step in range(1, 100000):
-    checkpoints.save_state(step, {"step": step, "weights": np.full(200_000, step, np.float32)})
+checkpoints, draw = Checkpoints(Path(sys.argv[1]), keep=2), random.Random(1)
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        for step in range(1, 100000):
+            checkpoints.save_state(step, {"step": step, "weights": np.full(200_000, step, np.float32)})
+    time.sleep(draw.uniform(0.02, 0.3))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print("killed", flush=True)
 """
 
 
 def test_a_process_killed_inside_saves_leaves_a_good_state(tmp_path):
-    draw = random.Random(1)
     newest = 0
-    for _ in range(6):
-        process = subprocess.Popen([sys.executable, "-c", SAVES, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
-        process.stdout.readline()
-        time.sleep(draw.uniform(0.02, 0.3))
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        states = Checkpoints(tmp_path, 2).states()
-        for path in states:
-            state = read_state(path)  # every file under its name is whole
-            assert (state["weights"] == state["step"]).all()
-        newest = max(newest, *(int(path.stem.removeprefix("step_")) for path in states)) if states else newest
+    command = [sys.executable, "-c", SAVES, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        for _ in range(6):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "killed\n"
+            for path in Checkpoints(tmp_path, 2).states():
+                state = read_state(path)  # every file under its name is whole
+                assert (state["weights"] == state["step"]).all()
+                newest = max(newest, state["step"])
+        process.stdin.close()
     assert newest > 0
 
 

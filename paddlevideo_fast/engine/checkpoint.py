@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import io
 import logging
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,12 +15,16 @@ import numpy as np
 import paddle
 
 from paddlevideo_fast.engine.log import to_json
+from paddlevideo_fast.models.weights.checksum import (
+    ChecksumError,
+    HashingFile,
+    check_beside,
+    check_trailer,
+    describe,
+)
 from paddlevideo_fast.models.weights.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
-
-_MAGIC = b"pvf-state-sha256"
-_CHUNK = 1 << 20
 
 
 class CheckpointError(RuntimeError):
@@ -33,19 +37,32 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     Raises:
         OSError: The disk is full or not writable; a file already at ``path`` is untouched.
     """
+    with _written(path, write) as temporary:
+        os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, write: Callable[[BinaryIO], None]) -> Iterator[Path]:
+    """Writes a temporary file beside a path and flushes it to disk, to be renamed inside."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with _naming(path), open(temporary, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         if error.errno is None:
             raise
         raise OSError(error.errno, f"{error.strerror} (the file before it is as it was)", str(path)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class Checkpoints:
@@ -72,9 +89,9 @@ class Checkpoints:
         path = self.folder / f"step_{step:08d}.pdstate"
 
         def write(file: BinaryIO) -> None:
-            hashing = _HashingFile(file)
+            hashing = HashingFile(file)
             pickle.dump(to_numpy(state), hashing, protocol=4)
-            file.write(_MAGIC + hashing.digest())
+            file.write(hashing.trailer())
 
         write_atomically(path, write)
         for old in self.states()[: -self.keep]:
@@ -82,14 +99,23 @@ class Checkpoints:
         return path
 
     def save_weights(self, name: str, weights: Mapping[str, paddle.Tensor], facts: Mapping[str, Any]) -> Path:
-        """Writes ``name.pdparams``, which ``paddle.load`` reads, and ``name.json`` with facts about the weights."""
+        """Writes ``name.pdparams``, which ``paddle.load`` reads, and ``name.json`` with facts and its checksum.
+
+        A stop between the two renames leaves the new weights without facts, never with those of others.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{name}.pdparams"
+        path, beside = self.folder / f"{name}.pdparams", self.folder / f"{name}.json"
         buffer = io.BytesIO()  # paddle.save takes no open file
         paddle.save(dict(weights), buffer)
-        write_atomically(path, lambda file: file.write(buffer.getbuffer()))
-        text = to_json(facts, indent=2).encode()
-        write_atomically(path.with_suffix(".json"), lambda file: file.write(text))
+        data = buffer.getbuffer()
+        text = to_json({**facts, "weights": describe(data)}, indent=2).encode()
+        with (
+            _written(path, lambda file: file.write(data)) as new_weights,
+            _written(beside, lambda file: file.write(text)) as new_facts,
+        ):
+            beside.unlink(missing_ok=True)
+            os.replace(new_weights, path)
+            os.replace(new_facts, beside)
         return path
 
     def states(self) -> list[Path]:
@@ -100,7 +126,8 @@ class Checkpoints:
         """Reads the newest training state.
 
         Raises:
-            CheckpointError: There is none, or it is damaged; the one before it is offered by name.
+            CheckpointError: There is none, or it is damaged; the one before it is offered by name. Or the best weights
+                so far, which the run would leave as its result, are damaged.
         """
         states = self.states()
         if not states:
@@ -110,6 +137,10 @@ class Checkpoints:
         except CheckpointError as error:
             before = f"; to go on from the one before it, delete it: {states[-2].name} is next" if states[1:] else ""
             raise CheckpointError(f"{error}{before}") from None
+        try:
+            check_beside(self.folder / "best.pdparams")
+        except ChecksumError as error:
+            raise CheckpointError(f"{error}; or delete both to train on without the best weights so far") from None
         logger.info("resuming from %s", states[-1].absolute())
         return state
 
@@ -120,35 +151,14 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is damaged or holds something else.
     """
-    trailer = len(_MAGIC) + hashlib.sha256().digest_size
-    with open(path, "rb") as file:
-        remaining = os.fstat(file.fileno()).st_size - trailer
-        digest = hashlib.sha256()
-        while remaining > 0:
-            chunk = file.read(min(_CHUNK, remaining))
-            digest.update(chunk)
-            remaining -= len(chunk)
-        if remaining < 0 or file.read() != _MAGIC + digest.digest():
-            raise CheckpointError(f"{path}: damaged: its checksum does not match its contents")
-        file.seek(0)
-        try:
+    try:
+        check_trailer(path)
+        with open(path, "rb") as file:
             return load_arrays(file)
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-
-
-class _HashingFile:
-    """Passes writes on and hashes them on the way."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self._hash = file, hashlib.sha256()
-
-    def write(self, data) -> int:
-        self._hash.update(data)
-        return self._file.write(data)
-
-    def digest(self) -> bytes:
-        return self._hash.digest()
+    except ChecksumError as error:
+        raise CheckpointError(str(error)) from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def to_numpy(state: Any) -> Any:

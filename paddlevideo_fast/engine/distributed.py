@@ -10,6 +10,8 @@ import paddle
 import paddle.distributed as dist
 from paddle.distributed import fleet
 
+from paddlevideo_fast.engine import rendezvous
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -76,8 +78,14 @@ def batch_statistics(model: paddle.nn.Layer) -> list[paddle.Tensor]:
 
 
 def start_ranks() -> Ranks:
-    """Joins the run the launcher started, or stands alone."""
+    """Joins the run the launcher started, or stands alone.
+
+    Raises:
+        RendezvousError: A rank is missing, or cannot be reached.
+    """
     env = dist.ParallelEnv()
     if env.world_size > 1 and not dist.is_initialized():
+        host, port = rendezvous.meeting_point()
+        rendezvous.meet(env.rank, env.world_size, host, port, env.trainer_endpoints, rendezvous.WAIT_SECONDS)
         fleet.init(is_collective=True, strategy=fleet.DistributedStrategy())
     return Ranks(env.rank, env.world_size)

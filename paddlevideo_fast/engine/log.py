@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,7 +40,8 @@ class RunLog:
     Args:
         output_dir: Folder of the run; None keeps quiet (ranks other than the first).
         visualdl: Write curves too.
-        keep: Bytes of an existing ``metrics.jsonl`` that a resumed run goes on from; None keeps all of them.
+        keep: Bytes of an existing ``metrics.jsonl`` that a resumed run goes on from; the curves are drawn anew from
+            them. None keeps all there is.
     """
 
     def __init__(self, output_dir: Path | None, visualdl: bool, keep: int | None = None):
@@ -53,7 +55,12 @@ class RunLog:
         if visualdl:
             from visualdl import LogWriter
 
-            self._writer = LogWriter(logdir=str(output_dir / "visualdl"))
+            curves = output_dir / "visualdl"
+            if keep is not None and curves.exists():  # VisualDL cannot take points back: draw all that count anew
+                shutil.rmtree(curves)
+            self._writer = LogWriter(logdir=str(curves))
+            if keep is not None:
+                self._draw_lines(output_dir / "metrics.jsonl")
 
     def record(self, phase: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Writes one line; numbers that JSON does not know (NaN, infinity) are written as text."""
@@ -63,9 +70,19 @@ class RunLog:
         line.update({name: _short(value) for name, value in values.items()})
         self._file.write(to_json(line) + "\n")
         self._file.flush()
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(tag=f"{phase}/{name}", step=step, value=float(value))
+        self._draw(line)
+
+    def _draw(self, line: dict[str, Any]) -> None:
+        if self._writer is None:
+            return
+        for name, value in line.items():
+            if name not in ("phase", "epoch", "step"):
+                self._writer.add_scalar(tag=f"{line['phase']}/{name}", step=line["step"], value=float(value))
+
+    def _draw_lines(self, path: Path) -> None:
+        with open(path, encoding="utf-8") as file:
+            for text in file:
+                self._draw(json.loads(text))
 
     def position(self) -> int:
         """Returns the bytes of ``metrics.jsonl`` so far; 0 on ranks that write none."""

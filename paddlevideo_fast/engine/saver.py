@@ -5,19 +5,14 @@ from __future__ import annotations
 import logging
 import time
 
-import paddle
-
 from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.log import RunLog
+from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, broken_arrays
 from paddlevideo_fast.engine.state import facts, training_state
 from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
 
 logger = logging.getLogger("paddlevideo_fast")
-
-
-class NonFiniteLossError(RuntimeError):
-    """The loss is not finite; the message names the step, its learning rate and loss scale, and its clips."""
 
 
 class Saver:
@@ -78,7 +73,7 @@ def save(run: Training, log: RunLog) -> None:
         NonFiniteLossError: A weight or a batch norm statistic is not finite; nothing is written.
     """
     agree_on_statistics(run)
-    broken = [name for name, value in run.model.state_dict().items() if not paddle.isfinite(value).all()]
+    broken = broken_arrays(run.model)
     if broken:
         raise NonFiniteLossError(
             f"{len(broken)} arrays of the model are not finite by step {run.progress.step}, the first {broken[0]}; the "

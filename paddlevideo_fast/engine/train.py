@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import math
 import resource
 import time
 from collections.abc import Callable
@@ -17,16 +16,17 @@ import paddle
 from paddlevideo_fast.config import dump_config
 from paddlevideo_fast.data.augment_draws import draw_mix
 from paddlevideo_fast.data.samplers import Step
-from paddlevideo_fast.data.video import describe_source
 from paddlevideo_fast.engine.banner import banner
 from paddlevideo_fast.engine.build import Progress, Training, build_augment
 from paddlevideo_fast.engine.checkpoint import write_atomically
+from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.evaluate import evaluate
 from paddlevideo_fast.engine.failures import Failures
-from paddlevideo_fast.engine.interval import Interval, StepFacts
+from paddlevideo_fast.engine.interval import Interval
 from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
+from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, count_skipped, explain_break, is_finite
 from paddlevideo_fast.engine.optim import trainable
-from paddlevideo_fast.engine.saver import NonFiniteLossError, Saver, agree_on_statistics
+from paddlevideo_fast.engine.saver import Saver, agree_on_statistics
 from paddlevideo_fast.engine.state import facts, restore
 from paddlevideo_fast.engine.stop import StopRequest
 from paddlevideo_fast.engine.tasks import Batch
@@ -106,6 +106,8 @@ def train_one_epoch(
     """
     config, progress, sampler = run.config, run.progress, run.sampler
     parameters = trainable(run.model)
+    skips = config.nonfinite.policy == "skip"
+    statistics = batch_statistics(run.model) if skips else []
     run.model.train()
     sampler.seek(progress.epoch, progress.position)
     batches = iter(run.loader)
@@ -115,7 +117,7 @@ def train_one_epoch(
         run.optimizer.set_lr(rate)
         # All randomness of a step follows from its number: a resumed run needs no generator state.
         paddle.seed(_seed(config.seed, progress.step, run.ranks.rank))
-        step_loss = paddle.zeros([])
+        step_loss, before = paddle.zeros([]), [statistic.clone() for statistic in statistics]
         for number, keys in enumerate(step.micro_batches):
             with interval.reading():
                 batch = next(batches)
@@ -129,9 +131,11 @@ def train_one_epoch(
         progress.step += 1
         progress.position += step.num_records
         interval.finish_step(progress.step, rate, step)
-        if config.nonfinite.policy == "skip" and not math.isfinite(run.ranks.sum(step_loss).item()):
+        if skips and not is_finite(run, step_loss, parameters):
             run.optimizer.clear_grad()
-            _count_nonfinite(run)
+            for statistic, value in zip(statistics, before):
+                statistic.set_value(value)
+            count_skipped(run, rate, sum(step.micro_batches, []))
         elif not run.precision.step(run.optimizer, parameters, config.optimizer.clip_norm):
             progress.skipped += 1  # routine: the scaler has found its limit and lowers the scale
         else:
@@ -176,9 +180,13 @@ def _step_mean(run: Training, step: Step, batch: Batch) -> Callable:
 
 
 def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
-    """Logs one line about the steps since the last one; every rank must call it."""
-    progress, sampler = run.progress, run.sampler
-    values, is_finite, broken = interval.read()
+    """Logs one line about the steps since the last one; every rank must call it.
+
+    Raises:
+        NonFiniteLossError: The policy is to stop, and a loss or a weight is not finite.
+    """
+    progress, sampler, steps = run.progress, run.sampler, interval.steps
+    values, loss_is_finite, broken = interval.read()
     values = {"loss": values.pop("loss"), "lr": rate, **values}
     left = (run.config.epochs - progress.epoch) * sampler.records_per_epoch - progress.position
     values["eta_seconds"] = round(left / sampler.records_per_step * values["batch_cost"])
@@ -200,47 +208,10 @@ def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
             duration(values["eta_seconds"]),
             values["memory_mb"],
         )
-    if run.config.nonfinite.policy == "stop" and not is_finite:
-        raise NonFiniteLossError(_describe_break(run, broken))
-
-
-def _describe_break(run: Training, broken: StepFacts | None) -> str:
-    """Every rank must call it; all return the same words, about the rank where it happened."""
-    if broken is not None:
-        keep_batch(run, broken)
-        rows = dict.fromkeys(run.records[key.index] for key in broken.keys if key.index >= 0)
-        clips = "\n".join(f"  {record.origin}: {describe_source(record.source)}" for record in rows)
-        broken = (broken.number, broken.rate, run.ranks.rank, clips)
-    shares = [share for share in run.ranks.gather(broken) if share is not None]
-    number, rate, rank, clips = min(shares, default=(run.progress.step, math.nan, run.ranks.rank, "  unknown"))
-    scale = f", loss scale {run.precision.scaler.state_dict()['scale'].item():g}" if run.precision.scaler else ""
-    where = f" on rank {rank}" if run.ranks.size > 1 else ""
-    return (
-        f"the loss is not finite since step {number}{where}, learning rate {rate:g}{scale}; no checkpoint has been "
-        f"written since. A lower optimizer.lr, optimizer.clip_norm or nonfinite.policy=skip may help. The clips of the "
-        f"batch:\n{clips}"
-    )
-
-
-def keep_batch(run: Training, broken: StepFacts) -> None:
-    """Writes the batch of a broken step for inspection: its pixels, targets and rows, read again from their keys."""
-    batch = run.dataset.read_batch(broken.keys)
-    path = run.output_dir / f"nonfinite_step_{broken.number}_rank_{run.ranks.rank}.npz"
-    arrays = {name: value for name, value in batch.items() if isinstance(value, np.ndarray)}
-    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
-    logger.warning("the batch whose loss is not finite is in %s", path.absolute())
-
-
-def _count_nonfinite(run: Training) -> None:
-    run.progress.skipped += 1
-    run.progress.nonfinite += 1
-    count, limit = run.progress.nonfinite, run.config.nonfinite.limit
-    logger.warning("step %d skipped: the loss is not finite (%d of at most %d)", run.progress.step, count, limit)
-    if count > limit:
-        raise NonFiniteLossError(
-            f"the loss was not finite in {count} steps, more than nonfinite.limit = {limit}; the last is step "
-            f"{run.progress.step}"
-        )
+    if run.config.nonfinite.policy == "stop":
+        problem = explain_break(run, loss_is_finite, broken, steps)
+        if problem:
+            raise NonFiniteLossError(problem)
 
 
 def validate(run: Training, log: RunLog) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import numpy as np
 import pytest
-from small_runs import ALONE, TOY, build, config, use_toy
+from small_runs import ALONE, TOY, build, config, config_file, use_toy
 
 from paddlevideo_fast.arguments import ArgumentError
-from paddlevideo_fast.config import ConfigError
+from paddlevideo_fast.config import ConfigError, load_config
 from paddlevideo_fast.data.readers import IsolatedReader, VideoError
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.engine import build as module
@@ -18,11 +21,14 @@ from paddlevideo_fast.engine.distributed import Ranks
     ("override", "kind", "message"),
     [
         ("model.name=tsm_resnet19", ArgumentError, "unknown model 'tsm_resnet19'; did you mean 'tsm_resnet18'"),
-        ("model.widht=1", ArgumentError, "model tsm_resnet18: unknown argument 'widht'; did you mean 'width'"),
-        ("model.width=0.01", ConfigError, "model tsm_resnet18: width is 0.01"),
-        ("model.shift_div=2", ConfigError, "model tsm_resnet18: shift_div is 2"),
+        (
+            "model.widht=1",
+            ArgumentError,
+            r"model.widht \(tsm_resnet18\): unknown argument 'widht'; did you mean 'width'",
+        ),
+        ("model.width=0.01", ConfigError, r"small run: model.width \(tsm_resnet18\): width is 0.01"),
+        ("model.shift_div=2", ConfigError, r"model.shift_div \(tsm_resnet18\): shift_div is 2"),
         ("model.num_segments=5", ConfigError, "model.num_segments is 5, but data.num_frames is 4"),
-        ("model.num_classes=null", ConfigError, "model.num_classes: this key is required"),
         (
             "model.num_classes=eight",
             ConfigError,
@@ -30,38 +36,70 @@ from paddlevideo_fast.engine.distributed import Ranks
         ),
         ("model.num_classes=7", ConfigError, "classes.txt has 8 class names, but model.num_classes is 7"),
         ("data.sampling.name=segments", ArgumentError, "unknown data.sampling 'segments'; did you mean 'segment'"),
-        ("data.sampling.stride=2", ArgumentError, "data.sampling segment: unknown argument 'stride'"),
+        ("data.sampling.stride=2", ArgumentError, r"data.sampling.stride \(segment\): unknown argument 'stride'"),
         ("data.sampling.num_clips=2", ConfigError, "data.sampling.num_clips: write it under data.valid or data.test"),
         (
             "data.sampling={name: uniform, frame_stride: 0}",
             ConfigError,
-            "data.sampling uniform: frame_stride must be an",
+            r"data.sampling.frame_stride \(uniform\): frame_stride must be an",
         ),
         (
             "data.train.crop={name: multi_scale, scales: [2]}",
             ConfigError,
-            "data.train.crop multi_scale: scales must be in",
+            r"data.train.crop.scales \(multi_scale\): scales must be in",
         ),
-        ("data.train.crop={name: random_resized, scale: 3}", ConfigError, "data.train.crop random_resized: "),
+        (
+            "data.train.crop={name: random_resized, scale: 3}",
+            ArgumentError,
+            r"data.train.crop.scale \(random_resized\): scale must be a list of 2 numbers, given 3",
+        ),
+        (
+            "data.train.crop={name: random_resized, scale: [3, 4]}",
+            ConfigError,
+            r"data.train.crop.scale \(random_resized\): scale must be \(low, high\) with .* got \(3, 4\)",
+        ),
+        ("model.width=abc", ArgumentError, r"model.width \(tsm_resnet18\): width must be a number, given 'abc'"),
+        ("model.norm=batch", ArgumentError, r"model.norm \(tsm_resnet18\): unknown norm 'batch'"),
+        (
+            "schedule={name: step, milestones: 3}",
+            ArgumentError,
+            r"schedule.milestones \(step\): milestones must be a list of numbers, given 3",
+        ),
+        ("schedule.name=step", ArgumentError, r"schedule \(step\): argument 'milestones' is missing. Arguments: mile"),
         (
             "data.train.crop={name: random_short_side, short_side: [16, 20]}",
             ConfigError,
-            "data.train.crop random_short_side: a crop of 32 pixels does not fit in a short side of 16..20",
+            r"data.train.crop \(random_short_side\): a crop of 32 pixels does not fit in a short side of 16..20",
         ),
-        ("data.train.drop_last=true", ConfigError, "data.train: drop_last leaves nothing: 16 records"),
+        ("data.train.drop_last=true", ConfigError, "data.train.drop_last: drop_last leaves nothing: 16 records"),
         ("data.train.annotations=none.txt", ConfigError, "small run: data.train.annotations: none.txt: there is no /"),
-        ("data.train.format=video_list", ValueError, "format 'video_list' is not one of auto, video"),
+        (
+            "data.train.format=video_list",
+            ArgumentError,
+            "data.train.format: unknown format 'video_list'; did.* Valid names: auto, avion",
+        ),
         ("data.reader=pyavv", ArgumentError, "reader 'pyavv'; did you mean 'pyav'"),
-        ("data.std=[0.2, 0.2, 0.2]", ConfigError, "data.mean and data.std: std must be in units of 0..255"),
+        ("data.std=[0.2, 0.2, 0.2]", ConfigError, "data.std: std must be in units of 0..255"),
         ("optimizer.name=lamb", ArgumentError, "unknown optimizer 'lamb'"),
-        ("optimizer.momentum=much", ArgumentError, "optimizer momentum: momentum must be a number, given 'much'"),
+        (
+            "optimizer.momentum=much",
+            ArgumentError,
+            r"optimizer.momentum \(momentum\): momentum must be a number, given 'much'",
+        ),
+        ("optimizer.momentum=5", ArgumentError, "momentum must be from 0 to below 1, given 5"),
+        ("optimizer={name: adamw, lr: 1, beta2: 1.5}", ArgumentError, "beta2 must be from 0 to below 1, given 1.5"),
+        ("optimizer.grad_clip=1", ArgumentError, "grad_clip is not given here; use optimizer.clip_norm"),
         ("schedule.name=linear", ArgumentError, "unknown schedule 'linear'"),
-        ("schedule.warmup_epochs=9", ConfigError, r"schedule cosine: epochs must be above warmup_epochs \(9\), got 2"),
+        (
+            "schedule.warmup_epochs=9",
+            ConfigError,
+            r"schedule.warmup_epochs \(cosine\): epochs must be above warmup_epochs \(9\), got 2",
+        ),
         ("schedule.base_lr=1", ConfigError, "schedule.base_lr: remove this key; its value, 0.05, comes from another"),
         (
             "task={name: classification, label_smoothing: 2}",
-            ConfigError,
-            "task classification: label_smoothing must be",
+            ArgumentError,
+            r"task.label_smoothing \(classification\): label_smoothing must be",
         ),
         ("task={name: classification, num_classes: 8}", ConfigError, "task.num_classes: remove this key"),
     ],
@@ -70,6 +108,85 @@ def test_a_config_that_cannot_be_built(motion, tmp_path, override, kind, message
     more = ["data.batch_size=32"] if "drop_last" in override else []
     with pytest.raises(kind, match=message):
         build(motion, tmp_path, override, *more)
+
+
+def test_an_unknown_key_is_told_what_can_be_given(motion, tmp_path):
+    with pytest.raises(ArgumentError) as caught:
+        build(motion, tmp_path, "optimizer.lrr=1")
+    message = str(caught.value)
+    assert "optimizer.lrr (momentum): unknown argument 'lrr'; did you mean 'lr'?" in message
+    listing = message.split("Valid arguments: ")[1]
+    assert listing.startswith("lr, reference_batch, weight_decay, groups, clip_norm, momentum=0.9, use_nesterov=False")
+    assert not any(word in listing for word in ("parameters", "learning_rate", "grad_clip", "name"))
+    with pytest.raises(ArgumentError) as caught:
+        build(motion, tmp_path, "schedule.warmup=1")
+    assert "base_lr" not in str(caught.value) and "warmup_epochs=0.0" in str(caught.value)
+
+
+def test_the_option_that_gave_a_value_is_named(motion, tmp_path):
+    path = config_file(motion, tmp_path / "run")
+    with pytest.raises(ArgumentError) as caught:
+        module.build_model(load_config(path, ["epochs=1", "model.width=abc"]))
+    message = "-o model.width=abc: model.width (tsm_resnet18): width must be a number, given 'abc'."
+    assert str(caught.value) == message
+    with pytest.raises(
+        ConfigError, match="^-o data.train.annotations=no.txt: data.train.annotations: no.txt: found ne"
+    ):
+        module.build_records(load_config(path, ["data.train.annotations=no.txt"]), "train", path)
+
+
+NAMED = {
+    "model": ({"tsm_resnet18": module.MODELS["tsm_resnet18"]}, "num_classes: 8, width: 0.125", module.build_model),
+    "data.sampling": (module.SAMPLINGS, "", lambda config: module.build_recipe(config, "train")),
+    "data.train.crop": (module.CROPS, "", lambda config: module.build_recipe(config, "train")),
+    "schedule": (module.SCHEDULES, "milestones: [1]", lambda config: module.build_learning_rate(config, 8)(0.5)),
+    "task": (module.TASKS, "", module.build_task),
+}
+
+
+@pytest.mark.parametrize("value", ["abc", "1", "-1", "0", "null", "true", "[]", "[1, x]", "[2, 1]", "{a: 1}", ".nan"])
+@pytest.mark.parametrize("section", NAMED)
+def test_whatever_is_given_is_taken_or_refused_in_words(motion, tmp_path, section, value):
+    path = config_file(motion, tmp_path / "run")
+    table, needed, make = NAMED[section]
+    for name, kind in table.items():
+        accepted = inspect.signature(kind).parameters
+        named = f"{section}={{name: {name}, {needed if needed.split(':')[0] in accepted else ''}}}"
+        for argument in accepted:
+            option = f"{section}.{argument}={value}"
+            try:
+                make(load_config(path, [named, option]))
+            except (ArgumentError, ConfigError) as error:
+                assert f"-o {option}: " in str(error) and section in str(error)
+                assert not re.search(r"not supported|object|unexpected|iterable|convert|operand", str(error))
+
+
+def test_numbers_as_text_reach_constructors_as_numbers(motion, tmp_path):
+    settings = config(motion, tmp_path, "model.width='1.25e-1'", "schedule.final_lr='1e-3'")
+    assert module.build_model(settings).backbone.out_channels == 64
+    assert module.build_learning_rate(settings, 8)(2.0) == pytest.approx(1e-3)
+
+
+def test_classes_are_counted_where_only_their_names_are_given(motion, tmp_path, caplog):
+    with caplog.at_level("INFO", "paddlevideo_fast"):
+        run = build(motion, tmp_path, "model.num_classes=null")
+    assert run.config.model.arguments["num_classes"] == run.model.head.fc.weight.shape[1] == 8
+    assert f"model.num_classes: 8, the class names in {motion}/classes.txt" in caplog.text
+    settings = config(motion, tmp_path, "model.num_classes=null", "data.class_names=null")
+    with pytest.raises(ConfigError, match="model.num_classes: this key is required, or data.class_names to count"):
+        module.num_classes(module.count_classes(settings, "run.yaml"))
+
+
+def test_a_folder_is_no_weights_and_its_weights_are_offered(motion, tmp_path):
+    with pytest.raises(ConfigError, match=f"weights: {tmp_path} is a folder; and no weights are in it"):
+        build(motion, tmp_path / "run", f"weights={tmp_path}")
+    for name in ("step_1.pdstate", "best.pdparams"):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / name).touch()
+    offer = f"name a file in it: {tmp_path}/checkpoints/best.pdparams, {tmp_path}/checkpoints/step_1.pdstate"
+    with pytest.raises(ConfigError) as caught:
+        module.weights_file(tmp_path, "-w")
+    assert str(caught.value) == f"-w: {tmp_path} is a folder; {offer}"
 
 
 def test_a_phase_that_is_not_there(motion, tmp_path):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import os
 import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import paddle
@@ -21,7 +27,9 @@ from paddlevideo_fast.engine.checkpoint import (
     set_optimizer_state,
     write_atomically,
 )
+from paddlevideo_fast.models.weights.load import read_weights
 
+ROOT = Path(__file__).parents[2]
 STATE = {
     "format": 1,
     "progress": {"step": 3, "best": -math.inf},
@@ -93,13 +101,92 @@ def test_weights_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     path = checkpoints.save_weights("best", model.state_dict(), {"metrics": {"top1": 0.5, "loss": math.nan}})
     np.testing.assert_array_equal(paddle.load(str(path))["weight"].numpy(), model.weight.numpy())
     strict = json.loads(path.with_suffix(".json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert strict == {"metrics": {"top1": 0.5, "loss": "nan"}}
     old = path.read_bytes()
+    checksum = hashlib.sha256(old).hexdigest()
+    assert strict == {"metrics": {"top1": 0.5, "loss": "nan"}, "weights": {"bytes": len(old), "sha256": checksum}}
     monkeypatch.setattr(module.os, "fsync", lambda number: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         checkpoints.save_weights("best", {"weight": paddle.zeros([1])}, {})
     assert path.read_bytes() == old
     assert sorted(p.name for p in tmp_path.iterdir()) == ["best.json", "best.pdparams"]
+
+
+DIES = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from paddlevideo_fast.engine import checkpoint
+checkpoints = checkpoint.Checkpoints(Path(sys.argv[1]), keep=1)
+checkpoints.save_weights("best", {"weight": np.full(1000, 1, np.float32)}, {"step": 1})
+plain = os.replace
+def replace(*names):
+    plain(*names)
+    os.kill(os.getpid(), signal.SIGKILL)
+checkpoint.os.replace = replace
+checkpoints.save_weights("best", {"weight": np.full(1000, 2, np.float32)}, {"step": 2})
+"""
+
+
+def test_a_kill_between_the_two_names_leaves_weights_that_load(tmp_path):
+    done = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], cwd=ROOT, capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert not (tmp_path / "best.json").exists()  # rather than one about the weights of step 1
+    assert (read_weights(tmp_path / "best.pdparams")["weight"] == 2).all()
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save_state(2, {"step": 2})
+    assert checkpoints.load_newest() == {"step": 2}
+    path = checkpoints.save_weights("best", {"weight": paddle.full([3], 3.0)}, {"step": 3})
+    assert json.loads(path.with_suffix(".json").read_text())["step"] == 3
+    assert (read_weights(path)["weight"] == 3).all()
+
+
+def test_a_stop_at_any_call_leaves_weights_and_facts_that_agree(tmp_path, monkeypatch):
+    class StopError(BaseException):
+        pass
+
+    class Calls:
+        """The module os, which stops at one of the calls that change names."""
+
+        def __init__(self, left):
+            self.left = left
+
+        def __getattr__(self, name):
+            return getattr(os, name)
+
+        def replace(self, *names):
+            self.count()
+            os.replace(*names)
+            self.count()
+
+        def count(self):
+            self.left -= 1
+            if self.left == 0:
+                raise StopError
+
+    seen = []
+    for stop in (1, 2, 3, 4, 5):
+        checkpoints = Checkpoints(tmp_path / str(stop), 1)
+        path = checkpoints.save_weights("last", {"weight": paddle.zeros([4])}, {"step": 0})
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "os", Calls(stop))
+            with contextlib.suppress(StopError):
+                checkpoints.save_weights("last", {"weight": paddle.ones([4])}, {"step": 1})
+        beside = path.with_suffix(".json")
+        step = json.loads(beside.read_text())["step"] if beside.exists() else None
+        weight = int(read_weights(path)["weight"][0])
+        assert step in (None, weight)
+        seen.append((weight, step))
+    assert seen == [(0, None), (1, None), (1, None), (1, 1), (1, 1)]
+
+
+def test_a_resumed_run_does_not_go_on_with_damaged_best_weights(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 1)
+    checkpoints.save_state(2, {"step": 2})
+    path = checkpoints.save_weights("best", {"weight": paddle.zeros([1000])}, {"step": 2})
+    assert checkpoints.load_newest() == {"step": 2}
+    damage(path, "bit")
+    with pytest.raises(CheckpointError, match=r"best.pdparams: not the file that best.json describes.*delete both"):
+        checkpoints.load_newest()
 
 
 def test_the_file_is_flushed_before_it_gets_its_name(tmp_path, monkeypatch):

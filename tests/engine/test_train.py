@@ -19,6 +19,7 @@ from paddlevideo_fast.engine.failures import TooManyFailuresError
 from paddlevideo_fast.engine.log import RunLog
 from paddlevideo_fast.engine.saver import save
 from paddlevideo_fast.engine.train import NonFiniteLossError, train
+from paddlevideo_fast.models.weights.load import read_weights
 
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 LINE_KEYS = {"phase", "epoch", "step", "loss", "lr", "batch_cost", "reader_cost", "ips"}
@@ -189,6 +190,104 @@ def test_a_loss_that_is_not_finite_stops_the_run(motion, tmp_path, monkeypatch, 
     assert all(np.isfinite(value).all() for value in state["model"].values())
     assert [path.name for path in (tmp_path / "checkpoints").glob("*.pdstate")] == ["step_00000004.pdstate"]
     assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()][-1]["loss"] == "nan"
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_a_clip_of_nan_ends_the_run_and_leaves_the_checkpoints(motion, tmp_path, monkeypatch, amp):
+    """The pixels are NaN in step 7 alone; with a loss scaler the message tells its scale too."""
+    use_toy(monkeypatch)
+    run = build(motion, tmp_path, *TOY, "log.interval=1", "optimizer.lr=0.25", "schedule={name: constant}", "epochs=9")
+    spoil_clip(run, at_step=7)
+    if amp:
+        run.precision.scaler = UnitScaler()
+    order = np.random.default_rng([0, 1]).permutation(16)[8:12]  # the third step of the second epoch
+    with pytest.raises(NonFiniteLossError) as caught:
+        train(run)
+    message, *clips = str(caught.value).splitlines()
+    assert "since step 7, learning rate 0.25" in message and ("loss scale 8192" in message) == amp
+    assert sorted(line.strip().split(": ")[0] for line in clips) == sorted(f"train.txt:{i + 1}" for i in order)
+    assert all(".mp4" in line for line in clips)
+    assert [path.name for path in (tmp_path / "checkpoints").glob("*.pdstate")] == ["step_00000004.pdstate"]
+    for name in ("step_00000004.pdstate", "last.pdparams"):
+        assert all(np.isfinite(value).all() for value in read_weights(tmp_path / "checkpoints" / name).values())
+    assert json.loads((tmp_path / "checkpoints" / "last.json").read_text())["step"] == 4
+
+
+@pytest.mark.parametrize("amp", [False, True])
+def test_a_clip_of_nan_is_passed_over_by_policy(motion, tmp_path, monkeypatch, caplog, amp):
+    use_toy(monkeypatch)
+    monkeypatch.setattr(engine.logger, "propagate", True)
+    run = build(motion, tmp_path, *TOY, "log.interval=1", "nonfinite={policy: skip}", "epochs=2")
+    spoil_clip(run, at_step=7)
+    if amp:
+        run.precision.scaler = UnitScaler()
+    order = np.random.default_rng([0, 1]).permutation(16)[8:12]
+    train(run)
+    assert (run.progress.step, run.progress.nonfinite, run.progress.trained) == (8, 1, 28)
+    (said,) = [record.message for record in caplog.records if "skipped" in record.message]
+    assert said.startswith("step 7 skipped: the loss or a gradient is not finite (1 of at most ")
+    assert all(f"train.txt:{index + 1}: " in said for index in order)
+    assert ("loss scale 8192" in said) == amp and "learning rate" in said
+    assert all(np.isfinite(value).all() for value in weights(run.model).values())
+
+
+def test_weights_that_break_behind_a_finite_loss_end_the_run_at_the_next_line(motion, tmp_path):
+    run = build(motion, tmp_path, "epochs=3", "log.interval=3")
+    spoil_clip(run, at_step=7)  # whose NaN the first ReLU makes 0, and the first convolution's gradient does not
+    with pytest.raises(NonFiniteLossError) as caught:
+        train(run)
+    message, *clips = str(caught.value).splitlines()
+    assert math.isfinite(losses(tmp_path)[-1])
+    assert "since one of the steps 7 to 8, the first backbone.conv1.weight, though the loss is" in message
+    order = np.random.default_rng([0, 1]).permutation(16)[8:]
+    assert sorted(line.strip().split(": ")[0] for line in clips) == sorted(f"train.txt:{i + 1}" for i in order)
+    assert [path.name for path in (tmp_path / "checkpoints").glob("*.pdstate")] == ["step_00000004.pdstate"]
+
+
+def test_a_step_left_out_leaves_the_batch_statistics_alone(motion, tmp_path, monkeypatch):
+    run = build(motion, tmp_path, "nonfinite={policy: skip}", "epochs=1", "log.interval=1")
+    spoil_clip(run, at_step=2)
+    seen = []
+    plain = engine.report
+    monkeypatch.setattr(engine, "report", lambda *args: (seen.append(weights(run.model)), plain(*args)))
+    train(run)  # and saves at its end, which it would not with a statistic that is not finite
+    assert any(name.endswith("_variance") for name in seen[0])
+    same(seen[0], seen[1])
+    assert any((seen[1][name] != seen[2][name]).any() for name in seen[1] if name.endswith("_variance"))
+
+
+class UnitScaler:
+    """A loss scaler that says 8192 and leaves everything alone."""
+
+    _found_inf = paddle.to_tensor([False])
+
+    def scale(self, loss):
+        return loss
+
+    def unscale_(self, optimizer):
+        pass
+
+    def step(self, optimizer):
+        optimizer.step()
+
+    def update(self):
+        pass
+
+    def state_dict(self):
+        return {"scale": np.array([8192], np.float32)}
+
+
+def spoil_clip(run, at_step):
+    """Makes one clip NaN in one step."""
+    plain = run.augment
+
+    def augment(batch, mix):
+        batch = plain(batch, mix)
+        if run.progress.step + 1 == at_step:
+            batch["clip"][1] = math.nan
+        return batch
+
+    run.augment = augment
 
 
 def test_a_step_that_is_skipped_changes_nothing(motion, tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pickle
 
@@ -66,9 +68,58 @@ def test_of_a_training_state_the_averaged_weights_are_taken(tmp_path):
     trained, average, other = arrays(net()), arrays(net()), net()
     for state, expected in (({"model": trained, "ema": average}, average), ({"model": trained, "ema": None}, trained)):
         path = tmp_path / "step.pdstate"
-        path.write_bytes(pickle.dumps(state, protocol=4) + b"trailer of a state file")
+        data = pickle.dumps(state, protocol=4)
+        path.write_bytes(data + b"pvf-state-sha256" + hashlib.sha256(data).digest())
         load_weights(other, path)
         same(arrays(other), expected)
+    flip(path)
+    with pytest.raises(WeightsError, match="step.pdstate: damaged: its checksum does not match"):
+        load_weights(other, path)
+
+
+def flip(path, where=0.5):
+    """Flips one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * where)] ^= 1
+    path.write_bytes(data)
+
+
+def write_facts(path, **values):
+    """Writes the JSON file that the engine leaves beside weights."""
+    data = path.read_bytes()
+    about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **values}
+    path.with_suffix(".json").write_text(json.dumps({"step": 3, "weights": about}))
+
+
+def test_damage_that_only_a_checksum_shows(saved):
+    model, path = saved
+    write_facts(path)
+    load_weights(net(), path)
+    middle = path.read_bytes().index(model[0].weight.numpy().tobytes()) + 5
+    flip(path, (middle + 0.5) / path.stat().st_size)
+    before = arrays(other := net())
+    with pytest.raises(
+        WeightsError,
+        match=r"weights.pdparams: not the file that weights.json .* SHA-256 .* copy, .* delete .*weights.json",
+    ):
+        load_weights(other, path)
+    same(arrays(other), before)
+    path.with_suffix(".json").unlink()
+    load_weights(other, path)  # as weights of unknown origin
+
+
+def test_weights_of_another_length_than_their_facts_say(saved):
+    _, path = saved
+    write_facts(path, bytes=7)
+    with pytest.raises(WeightsError, match=rf"it has {path.stat().st_size} bytes instead of 7"):
+        load_weights(net(), path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weights": "resnet50"}', '{"license": "MIT"}'])
+def test_a_json_file_of_another_kind_proves_nothing(saved, text):
+    _, path = saved
+    path.with_suffix(".json").write_text(text)
+    load_weights(net(), path)
 
 
 def refuse(tmp_path, state, match):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 
+from paddlevideo_fast.models.weights.checksum import check_beside, check_trailer
 from paddlevideo_fast.models.weights.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -32,6 +33,10 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise WeightsError(f"{path.absolute()}: no such weights file")
     try:
+        if path.suffix == ".pdstate":
+            check_trailer(path)
+        else:
+            check_beside(path)
         state = load_arrays(path)
     except ValueError as error:
         raise WeightsError(str(error)) from error
