@@ -11,11 +11,12 @@ import contextlib
 import difflib
 import re
 import typing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 
 class ConfigError(ValueError):
@@ -84,6 +85,17 @@ class EvalData(Annotations):
     batch_size: PositiveInt | None = None
 
 
+class ReaderConfig(Named):
+    """A reader, with arguments of its own: a name alone stands for ``{name: ...}``."""
+
+    name: str = "fused"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class DataConfig(Section):
     num_frames: PositiveInt
     crop_size: PositiveInt
@@ -93,7 +105,7 @@ class DataConfig(Section):
     valid: EvalData | None = None
     test: EvalData | None = None
     class_names: str | None = None
-    reader: str = "pyav"
+    reader: ReaderConfig = ReaderConfig()
     fallback: str | None = "pyav"
     num_workers: NonNegativeInt = 2
     timeout: PositiveInt = 120
@@ -177,6 +189,29 @@ class LogConfig(Section):
     visualdl: bool = True
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where the values of a config were written; configs of equal values are equal, wherever they come from.
+
+    Attributes:
+        file: The YAML file.
+        given: What replaced a key of the file, by the key, as it was typed: ``-o epochs=3``.
+    """
+
+    file: str = field(default="config", compare=False)
+    given: dict[str, str] = field(default_factory=dict, compare=False)
+
+    def of(self, key: str) -> str:
+        """Returns the option that gave a key its value, else the file, with the options that changed parts of it."""
+        whole, parts = self.file, []
+        for given, text in self.given.items():
+            if f"{key}.".startswith(f"{given}."):
+                whole, parts = text, []
+            elif not key or given.startswith(f"{key}."):
+                parts.append(text)
+        return f"{whole} with {' '.join(parts)}" if parts else whole
+
+
 class Config(Section):
     """Everything one run needs."""
 
@@ -198,12 +233,21 @@ class Config(Section):
     reset_head: bool = False
     seed: NonNegativeInt = 0
     output_dir: str
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def error(self, key: str, text: str) -> ConfigError:
+        """Makes an error that says which key of which file or option it is about."""
+        return ConfigError(f"{self.origin(key)}: {key}: {text}")
+
+    def origin(self, key: str) -> str:
+        """Returns where a key was given: an option of the command line, or the file."""
+        return self._origin.of(key)
 
     @model_validator(mode="after")
     def _combinations(self):
         if self.data.num_frames > 1 and self.data.sampling.name == "dense":
             window = self.data.sampling.arguments.get("window", 64)
-            if isinstance(window, int) and self.data.num_frames > window:
+            if type(window) is int and 0 < window < self.data.num_frames:
                 raise ValueError(f"data.num_frames {self.data.num_frames} does not fit the dense window of {window}")
         labels = self.data.train.flip_labels if self.data.train else None
         if labels and not self.data.train.flip:
@@ -243,7 +287,9 @@ def _parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from error
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigError(f"{where}: not valid YAML: {place}{problem or error}") from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -254,7 +300,7 @@ def load_config(path: str | Path, overrides: typing.Sequence[str] = (), **values
     Args:
         path: YAML file.
         overrides: ``a.b=value`` strings; the value is parsed as YAML and never evaluated.
-        **values: Values of top keys that replace what file and overrides say, taken as they are.
+        **values: Values of top keys from other options, which replace what file and overrides say; None gives none.
 
     Raises:
         ConfigError: naming file, key, given value and the nearest valid choice.
@@ -269,18 +315,35 @@ def load_config(path: str | Path, overrides: typing.Sequence[str] = (), **values
     tree = _parse(text, str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping of keys, found {type(tree).__name__}")
+    given: dict[str, str] = {}
     for override in overrides:
-        _apply(tree, override)
-    return validate({**tree, **values}, str(path))
+        key = _apply(tree, override)
+        given.pop(key, None)  # the order counts: the last one that touches a key decides
+        given[key] = f"-o {override}"
+    values = {key: value for key, value in values.items() if value is not None}
+    given.update({key: "command line" for key in values})
+    return validate({**tree, **values}, Origin(str(path), given))
 
 
-def validate(values: dict[str, Any], where: str) -> Config:
-    """Builds a Config from plain values; ``where`` names their origin in errors."""
+def validate(values: dict[str, Any], origin: Origin | str) -> Config:
+    """Builds a Config from plain values; ``origin`` is named in errors, these and later ones."""
+    origin = Origin(origin) if isinstance(origin, str) else origin
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(problem, values) for problem in error.errors()]
-        raise ConfigError("\n".join(f"{where}: {line}" for line in dict.fromkeys(lines))) from None
+        found = [_explain(problem) for problem in error.errors()]
+        lines = [f"{origin.of(key)}: {f'{key}: ' if key else ''}{text}" for key, text in found]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+    config._origin = origin
+    return config
+
+
+def with_values(config: Config, values: dict[str, dict[str, Any]]) -> Config:
+    """Returns the config with keys of its sections replaced, checked anew: ``{"model": {"num_classes": 8}}``."""
+    tree = config.model_dump()
+    for section, keys in values.items():
+        tree[section].update(keys)
+    return validate(tree, config._origin)
 
 
 def dump_config(config: Config) -> str:
@@ -288,11 +351,13 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def _apply(values: dict[str, Any], override: str) -> str:
+    """Puts an override into the tree of values and returns its key."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"-o {override}: expected key=value, for example -o optimizer.lr=0.1")
-    *parents, last = key.strip().split(".")
+    key = key.strip()
+    *parents, last = key.split(".")
     node = values
     for depth, name in enumerate(parents):
         if node.get(name) is None:
@@ -300,28 +365,32 @@ def _apply(values: dict[str, Any], override: str) -> None:
         node = node[name]
         if not isinstance(node, dict):
             raise ConfigError(f"-o {override}: {'.'.join(parents[: depth + 1])} is {node!r}, not a mapping of keys")
-    node[last] = _parse(text, f"-o {key}") if text.strip() else None
+    node[last] = _parse(text, f"-o {override}") if text.strip() else None
+    return key
 
 
-def _explain(problem: dict[str, Any], values: dict[str, Any]) -> str:
+def _explain(problem: dict[str, Any]) -> tuple[str, str]:
+    """Returns the key a problem is about, "" for none, and what is wrong with it."""
     loc = [part for part in problem["loc"] if isinstance(part, (str, int))]
     key = ".".join(str(part) for part in loc)
     if problem["type"] == "extra_forbidden":
         valid = _fields_at(loc[:-1])
         near = difflib.get_close_matches(str(loc[-1]), valid, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(valid)}"
-        return f"{key}: unknown key (given {problem['input']!r}); {hint}"
+        return key, f"unknown key (given {problem['input']!r}); {hint}"
     if problem["type"] == "missing":
-        return f"{key}: this key is required"
+        return key, "this key is required"
     if problem["type"] == "literal_error":
-        return f"{key}: {problem['input']!r} is not one of {problem['ctx']['expected']}"
+        return key, f"{problem['input']!r} is not one of {problem['ctx']['expected']}"
     if problem["type"] == "model_type":
-        first = "name: ..., " if problem["ctx"]["class_name"] in ("Named", "OptimizerConfig") else ""
-        return f"{key}: should be a mapping of keys, {{{first}...}}, given {problem['input']!r}"
+        kind = problem["ctx"]["class_name"]
+        first = "name: ..., " if kind in ("Named", "OptimizerConfig", "ReaderConfig") else ""
+        names = "a name or " if kind == "ReaderConfig" else ""
+        return key, f"should be {names}a mapping of keys, {{{first}...}}, given {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
-        return f"{key}: {message}" if key else message
-    return f"{key}: {message[0].lower() + message[1:]}, given {problem['input']!r}"
+        return key, message
+    return key, f"{message[0].lower() + message[1:]}, given {problem['input']!r}"
 
 
 def _fields_at(loc: list[Any]) -> list[str]:
@@ -355,11 +424,17 @@ def resolve_paths(config: Config, config_path: str | Path) -> Config:
         with contextlib.suppress(ConfigError):
             section[key] = section[key] and str(resolve_path(section[key], config_path, key))
     values["output_dir"] = str(Path(values["output_dir"]).expanduser())
-    return validate(values, str(config_path))
+    return validate(values, config._origin)
 
 
-def resolve_path(path: str, config_path: str | Path, key: str) -> Path:
+def resolve_path(path: str, config_path: str | Path, key: str, origin: str | None = None) -> Path:
     """Finds a path of a config: as given, from the current directory, else from the config's project root.
+
+    Args:
+        path: The path.
+        config_path: The file of the config.
+        key: The key that holds the path, for the error.
+        origin: Where the key was given, for the error; the file by default.
 
     Raises:
         ConfigError: if it exists at none of these; the message names each place that was tried.
@@ -368,6 +443,7 @@ def resolve_path(path: str, config_path: str | Path, key: str) -> Path:
     for candidate in tried:
         if candidate.exists():
             return candidate
+    where = f"{origin or config_path}: {key}: {path}"
     if tried[0] == tried[1]:
-        raise ConfigError(f"{config_path}: {key}: {path}: there is no {tried[0]}")
-    raise ConfigError(f"{config_path}: {key}: {path}: found neither at {tried[0]} nor {tried[1]}")
+        raise ConfigError(f"{where}: there is no {tried[0]}")
+    raise ConfigError(f"{where}: found neither at {tried[0]} nor {tried[1]}")

@@ -114,6 +114,20 @@ def same(left: dict[str, Any], right: dict[str, Any], rtol: float = 0.0, atol: f
         np.testing.assert_allclose(left[name], right[name], rtol=rtol, atol=atol, err_msg=name)
 
 
+def watch_records(run: Training) -> list[list[int]]:
+    """A list that [step, epoch, record] is added to for each row that counts in the loss of a training step."""
+    seen: list[list[int]] = []
+    plain = run.task.loss
+
+    def loss(outputs, batch):
+        good = batch["index"].numpy()[batch["weight"].numpy() > 0]
+        seen.extend([run.progress.step + 1, run.progress.epoch, int(index)] for index in good)
+        return plain(outputs, batch)
+
+    run.task.loss = loss
+    return seen
+
+
 def no_failures() -> Failures:
     """A count that tolerates everything."""
     return Failures(1.0)

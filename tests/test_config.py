@@ -50,8 +50,12 @@ def refuse(file, *overrides, text=None):
         file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_config(file, overrides)
-    assert str(file) in str(caught.value) or str(caught.value).startswith("-o ")
-    return str(caught.value).replace(f"{file}: ", "")
+    message = str(caught.value)
+    options = [f"-o {override}" for override in overrides]
+    for origin in (f"{file} with {' '.join(options)}", *options, str(file)):
+        message = message.replace(f"{origin}: ", "")
+    assert message != str(caught.value)
+    return message
 
 
 def test_a_small_file_is_enough(file):
@@ -126,6 +130,40 @@ def test_wrong_values(file, override, words):
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["seed=3"], "FILE: epochs: input should"),
+        (["epochs=none"], "-o epochs=none: epochs: input should"),
+        (["epochs=3", " epochs = none"], "-o  epochs = none: epochs: input should"),
+        (["data.valid={num_crops: 4}", "epochs=1"], "-o data.valid={num_crops: 4}: data.valid.num_crops: 4 is not"),
+        (["data={}", "data.crop_size=no", "epochs=1"], "-o data.crop_size=no: data.crop_size: input"),
+        (
+            ["epochs=1", "data.valid.short_side=8"],
+            "FILE with -o epochs=1 -o data.valid.short_side=8: data.valid.short_",
+        ),
+    ],
+)
+def test_the_option_is_blamed_where_it_is_to_blame(file, overrides, message):
+    file.write_text(TEXT.replace("epochs: 4", "epochs: four"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, overrides)
+    expected = message.replace("FILE", str(file))
+    assert any(line.startswith(expected) for line in str(caught.value).splitlines()), caught.value
+
+
+def test_a_config_remembers_where_its_keys_were_given(file):
+    config = load_config(file, ["model.width=0.5", "data.valid={annotations: v.txt}", "data.valid.num_crops=3"], seed=3)
+    assert config.origin("model.width") == "-o model.width=0.5"
+    assert config.origin("model.widths") == config.origin("data.train.flip") == str(file)
+    assert config.origin("data.valid.annotations") == "-o data.valid={annotations: v.txt}"
+    assert config.origin("data.valid.num_crops") == "-o data.valid.num_crops=3"
+    assert config.origin("model") == f"{file} with -o model.width=0.5"
+    assert config.origin("data.valid") == "-o data.valid={annotations: v.txt} with -o data.valid.num_crops=3"
+    assert config.origin("seed") == "command line"
+    assert resolve_paths(config, file).origin("model.width") == "-o model.width=0.5"
+
+
 def test_several_faults_are_told_at_once(file):
     message = refuse(file, "epochs=0", "data.batchsize=3", "optimizer.lr=no")
     assert len(message.splitlines()) == 3
@@ -164,7 +202,8 @@ def test_required_keys_further_down(file):
         (TEXT.replace("{name: segment}", "{name: segment, name: dense}"), "line 9: key 'name' is given twice"),
         ("- a\n- b\n", "expected a mapping of keys, found list"),
         ("", "expected a mapping of keys, found NoneType"),
-        ("a: [1\n", "not valid YAML"),
+        ("a: [1\n", "not valid YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
+        ("a: \x07\n", "not valid YAML: unacceptable character"),
         ("[1]: 2\n", "line 1: [1] cannot be a key; keys are names"),
         ("a: !!python/object/apply:os.system ['echo']\n", "not valid YAML"),
         (TEXT + "7: 5\n", "7: "),
@@ -229,15 +268,15 @@ def test_the_last_override_wins(file):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("epochs", "-o epochs: expected key=value, for example"),
-        ("=3", "-o =3: expected key=value"),
-        ("epochs=[1", "-o epochs: not valid YAML"),
-        ("epochs.x=1", "-o epochs.x=1: epochs is 4, not a mapping of keys"),
-        ("data.mean.0=1", "-o data.mean.0=1: data.mean is [1, 2, 3], not a mapping"),
+        ("epochs", "expected key=value, for example"),
+        ("=3", "expected key=value"),
+        ("epochs=[1", "not valid YAML"),
+        ("epochs.x=1", "epochs is 4, not a mapping of keys"),
+        ("data.mean.0=1", "data.mean is [1, 2, 3], not a mapping"),
         ("data..x=1", "data.: unknown key"),
-        ("data.train={a: 1, a: 2}", "-o data.train: line 1: key 'a' is given twice"),
+        ("data.train={a: 1, a: 2}", "line 1: key 'a' is given twice"),
         ("epochs=__import__('os').getpid()", "epochs: input should be a valid integer"),
-        ("epochs=!!python/name:os.getpid", "-o epochs: not valid YAML"),
+        ("epochs=!!python/name:os.getpid", "not valid YAML"),
     ],
 )
 def test_overrides_that_are_none(file, override, message):

@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from paddlevideo_fast.cli.options import add_override, parse
+
 CONFIG = "configs/quickstart/motion_tsm.yaml"
 DATA = "data/motion"
 NETWORKS = {"tsm": [], "tsn": ["model={name: tsn_resnet18, num_classes: 8, width: 0.25, dropout: 0.2}"]}
@@ -27,10 +29,8 @@ def main(root: Path, argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--output", default="output/demo", help="folder for runs and pictures, made anew")
     parser.add_argument("--compare", action="store_true", help="also train the same network without the temporal shift")
-    parser.add_argument(
-        "-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="passed on to every command"
-    )
-    args = parser.parse_args(argv)
+    add_override(parser, "passed on to every command")
+    args = parse(parser, argv)
     root, output = root.resolve(), Path(args.output).resolve()
     shutil.rmtree(output, ignore_errors=True)
 
@@ -53,7 +53,7 @@ def _run(root: Path, command: Sequence[str], capture: bool = False) -> str:
 def _train_and_test(root: Path, output: Path, name: str, overrides: list[str]) -> dict[str, float]:
     folder = output / name
     options = ["-c", CONFIG, "-o", f"output_dir={folder}", *NETWORKS[name], *overrides]
-    launch = ["-m", "paddle.distributed.launch", "--log_dir", str(folder / "launch")]
+    launch = ["-m", "paddle.distributed.launch", "--log_level", "ERROR", "--log_dir", str(folder / "launch")]
     start = time.perf_counter()
     _run(root, [*launch, "tools/train.py", *options])
     seconds = time.perf_counter() - start
@@ -90,7 +90,7 @@ def _draw(root: Path, output: Path, predictions: list[dict]) -> None:
     plot_training(output / "tsm" / "metrics.jsonl", output / "training.png")
     os.chdir(root)
     predictor = Predictor(load_config(CONFIG), CONFIG, output / "tsm" / "checkpoints" / "best.pdparams")
-    reader = build_reader("pyav")
+    reader = build_reader("fused")
     rows = []
     for line in _rows(root)[:SHEET_ROWS]:
         path, label = line.rsplit(maxsplit=1)

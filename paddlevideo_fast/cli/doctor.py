@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from paddlevideo_fast.cli.options import add_override, explain, parse
 from paddlevideo_fast.cli.runtime import prepare
 
 MARKS = {"ok": "ok  ", "note": "note", "warn": "WARN", "fail": "FAIL"}
@@ -27,10 +28,8 @@ PACKAGES = {
     "decord": "pip install decord (x86-64 Linux and Windows)",
     "opencv-python-headless": "pip install opencv-python-headless",
     "visualdl": "pip install visualdl",
-    "nvidia-dali-cuda120": "pip install nvidia-dali-cuda120",
-    "paddlenlp": 'pip install -e ".[text]"',
 }
-OPTIONAL = ("paddlepaddle-gpu", "decord", "nvidia-dali-cuda120", "paddlenlp")
+OPTIONAL = ("paddlepaddle-gpu", "decord")
 CODECS = {"h264": "libx264", "hevc": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1", "mpeg4": "mpeg4"}
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
 LEAST_SHM = 1 << 30
@@ -62,8 +61,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--output", default="output", metavar="DIR", help="folder whose disk and rights are checked")
     parser.add_argument("-c", "--config", default=None, help="configuration to try; nothing is trained or written")
-    parser.add_argument("-o", "--override", nargs="+", default=[], metavar="KEY=VALUE", help="as in tools/train.py")
-    args = parser.parse_args(argv)
+    add_override(parser, "as in tools/train.py")
+    args = parse(parser, argv)
     if args.override and not args.config:
         parser.error("-o changes a configuration: give one with -c")
 
@@ -103,7 +102,7 @@ def guarded(title: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
     try:
         yield from check()
     except Exception as error:  # a doctor reports whatever it meets
-        yield Finding("fail", title, f"{type(error).__name__}: {error}")
+        yield Finding("fail", title, f"{type(error).__name__}: {explain(error)}")
 
 
 def check_versions() -> Iterator[Finding]:
@@ -248,7 +247,7 @@ def check_config(path: str, overrides: list[str]) -> Iterator[Finding]:
     from paddlevideo_fast.data.samplers import SampleKey
     from paddlevideo_fast.engine import build
 
-    config = load_config(path, overrides)
+    config = build.count_classes(load_config(path, overrides), path)
     yield Finding("ok", "keys", "all known, all of the right type")
     task = build.build_task(config)
     names = build.build_class_names(config, path)

@@ -15,20 +15,17 @@ if TYPE_CHECKING:
     from paddlevideo_fast.engine.distributed import Ranks
 
 
+OVERRIDE = ("-o", "--override")
+
+
 def config_parser(description: str, weights_required: bool) -> argparse.ArgumentParser:
     """Makes a parser with ``-c``, ``-o`` and ``-w``."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("-c", "--config", required=True, help="YAML configuration file")
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="replace a key of the configuration, for example -o optimizer.lr=0.01 data.batch_size=8; values are YAML",
+    add_override(
+        parser, "replace a key of the configuration: -o optimizer.lr=0.01 -o data.batch_size=8; values are YAML"
     )
     parser.add_argument(
         "-w",
@@ -40,11 +37,54 @@ def config_parser(description: str, weights_required: bool) -> argparse.Argument
     return parser
 
 
+def add_override(parser: argparse.ArgumentParser, help: str) -> None:
+    """Gives a parser ``-o``; its command line goes through :func:`parse`."""
+    parser.add_argument("-o", "--override", action="append", default=[], metavar="KEY=VALUE", help=help)
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parses a command line, that of the process by default, in which several pairs may follow one ``-o``."""
+    return parser.parse_intermixed_args(spread_overrides(sys.argv[1:] if argv is None else argv))
+
+
+def spread_overrides(words: Sequence[str]) -> list[str]:
+    """Puts a ``-o`` before every pair that follows another: ``-o a=1 b=2 x.mp4`` becomes ``-o a=1 -o b=2 x.mp4``.
+
+    The word after ``-o`` is always its own. A later one with an equals sign is too, unless a file has that name.
+    """
+    spread: list[str] = []
+    follows_pair = False
+    for position, word in enumerate(words):
+        if word == "--":
+            return [*spread, *words[position:]]
+        if spread and spread[-1] in OVERRIDE and not follows_pair:
+            follows_pair = True
+        elif word in OVERRIDE:
+            follows_pair = False
+        elif word.startswith(("-o", "--override=")):
+            follows_pair = True
+        elif follows_pair and "=" in word and not word.startswith("-") and not os.path.exists(word):
+            spread.append("-o")
+        else:
+            follows_pair = False
+        spread.append(word)
+    return spread
+
+
+def explain(error: Exception) -> str:
+    """Returns an error's message; that of the system begins with the file, and says what is wrong with it."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        return f"{error.filename}: a file is in the place of a folder ({error.strerror})"
+    return f"{error.filename}: {error.strerror}"
+
+
 def fail(error: Exception, rank: int = 0) -> SystemExit:
     """Makes an exit with status 1 whose message is the error's, without a traceback."""
     if rank:
-        tell_launcher(f"rank {rank} error: {error}")
-    return SystemExit(f"error: {error}")
+        tell_launcher(f"rank {rank} error: {explain(error)}")
+    return SystemExit(f"error: {explain(error)}")
 
 
 def tell_launcher(text: str) -> None:
@@ -70,6 +110,15 @@ def tell_uncaught(rank: int) -> None:
     sys.excepthook = hook
 
 
+def log_to_stderr() -> None:
+    """Sends the package's messages to stderr, for a command whose stdout is its result."""
+    from paddlevideo_fast.engine.log import logger, setup_logging
+
+    setup_logging(rank=0)
+    for handler in logger.handlers:
+        handler.setStream(sys.stderr)
+
+
 def start(output_dir: Path, notes: Sequence[str]) -> Ranks:
     """Joins the run the launcher started and sets up its logging.
 
@@ -78,12 +127,16 @@ def start(output_dir: Path, notes: Sequence[str]) -> Ranks:
         notes: What ``runtime.prepare`` chose; logged first.
 
     Raises:
-        SystemExit: The folder cannot be written; the message names it.
+        SystemExit: A rank is missing, or the folder cannot be written; the message names it.
     """
     from paddlevideo_fast.engine.distributed import start_ranks
     from paddlevideo_fast.engine.log import logger, setup_logging
+    from paddlevideo_fast.engine.rendezvous import RendezvousError
 
-    ranks = start_ranks()
+    try:
+        ranks = start_ranks()
+    except RendezvousError as error:
+        raise fail(error, int(os.environ.get("PADDLE_TRAINER_ID", 0))) from None
     tell_uncaught(ranks.rank)
     try:
         setup_logging(ranks.rank, output_dir)

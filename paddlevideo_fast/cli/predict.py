@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 
-from paddlevideo_fast.cli.options import config_parser, fail
+from paddlevideo_fast.cli.options import config_parser, fail, log_to_stderr, parse
 from paddlevideo_fast.cli.runtime import prepare
+
+logger = logging.getLogger("paddlevideo_fast")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,13 +19,13 @@ def main(argv: list[str] | None = None) -> None:
         "read gets a line with its error, and the exit status is then 1.",
         weights_required=True,
     )
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="video files, folders of videos, or frame folders")
+    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="video files, frame folders, or folders of either")
     parser.add_argument("--topk", type=int, default=5, metavar="K", help="classes to print for each input")
-    args = parser.parse_args(argv)
+    args = parse(parser, argv)
     if args.topk < 1:
         parser.error(f"--topk {args.topk}: must be at least 1")
 
-    prepare()
+    notes = prepare()
     from paddlevideo_fast.arguments import ArgumentError
     from paddlevideo_fast.config import ConfigError, load_config
     from paddlevideo_fast.data.annotations import AnnotationError
@@ -30,6 +33,9 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.inference.predictor import Predictor, find_inputs
     from paddlevideo_fast.models.weights.load import WeightsError
 
+    log_to_stderr()
+    for note in notes:
+        logger.info("%s", note)
     try:
         config = load_config(args.config, args.override)
         predictor = Predictor(config, args.config, args.weights)

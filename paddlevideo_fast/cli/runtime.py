@@ -9,6 +9,12 @@ import os
 import warnings
 from pathlib import Path
 
+NOTHING_TO_ACT_ON = (
+    "No ccache found",
+    "When training, we now always track global mean and variance",
+    r"Current global rank \d+ is not in group",  # each rank, of the groups of others that fleet makes
+)
+
 
 def prepare() -> list[str]:
     """Chooses the CPU settings of this process.
@@ -16,8 +22,9 @@ def prepare() -> list[str]:
     Returns:
         One sentence for each choice, to log once logging is set up.
     """
-    for nothing_to_act_on in ("No ccache found", "When training, we now always track global mean and variance"):
+    for nothing_to_act_on in NOTHING_TO_ACT_ON:
         warnings.filterwarnings("ignore", message=nothing_to_act_on)
+    os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's native code: from warnings on
     notes = []
     if "MKL_DEBUG_CPU_TYPE" not in os.environ and _cpu_vendor() == "AuthenticAMD":
         os.environ["MKL_DEBUG_CPU_TYPE"] = "5"

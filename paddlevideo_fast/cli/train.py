@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from paddlevideo_fast.cli.options import config_parser, fail, start
+from paddlevideo_fast.cli.options import config_parser, fail, parse, start
 from paddlevideo_fast.cli.runtime import prepare
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=None, help="replaces the config's seed")
     parser.add_argument("--amp", action="store_true", help="mixed precision, as amp.enabled=true")
     parser.add_argument("--max-steps", type=int, default=None, metavar="N", help="stop after N optimiser steps in all")
-    args = parser.parse_args(argv)
+    args = parse(parser, argv)
     if args.max_steps is not None and args.max_steps < 1:
         parser.error(f"--max-steps {args.max_steps}: must be at least 1")
 
@@ -42,7 +42,6 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.data.annotations import AnnotationError
 
     given = {"weights": args.weights, "output_dir": args.resume or None, "seed": args.seed}
-    given = {key: value for key, value in given.items() if value is not None}
     overrides = [*args.override, *(["amp.enabled=true"] if args.amp else [])]
     try:
         if args.resume is not None and args.weights is not None:
@@ -53,6 +52,8 @@ def main(argv: list[str] | None = None) -> None:
     except ConfigError as error:
         raise fail(error) from None
 
+    from paddlevideo_fast.cli.resume import warn_of_other_rates
+    from paddlevideo_fast.cli.waiting import explain_waiting
     from paddlevideo_fast.engine import train as engine
     from paddlevideo_fast.engine.build import build_training
     from paddlevideo_fast.engine.checkpoint import CheckpointError
@@ -67,9 +68,14 @@ def main(argv: list[str] | None = None) -> None:
     expected += (TooManyFailuresError, engine.NonFiniteLossError, EvaluationError, OSError)
     try:
         run = build_training(config, args.config, ranks, validate=args.validate)
+        if args.resume is not None and ranks.is_first:
+            warn_of_other_rates(run)
         stop = StopRequest()
         with stop.listening():
             engine.train(run, resume=args.resume is not None, max_steps=args.max_steps, stop=stop)
+        waiting = explain_waiting(run.output_dir / "metrics.jsonl", run.config) if ranks.is_first else None
+        if waiting is not None:
+            logger.info("%s", waiting)
     except StoppedOnRequestError as error:
         logger.warning("%s", error)
         raise SystemExit(128 + error.signal_number) from None

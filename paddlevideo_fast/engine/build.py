@@ -6,11 +6,10 @@ keyword arguments and never see the config.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,21 +18,22 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddlevideo_fast.arguments import ArgumentError, check_arguments, lookup
-from paddlevideo_fast.config import Config, ConfigError, EvalData, Named, resolve_path
-from paddlevideo_fast.data.annotations import VideoRecord, load_annotations, load_class_names
+from paddlevideo_fast.arguments import lookup
+from paddlevideo_fast.config import Config, ConfigError, EvalData, resolve_path, with_values
+from paddlevideo_fast.data.annotations import FORMATS, VideoRecord, load_annotations, load_class_names
 from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
-from paddlevideo_fast.data.readers import READERS, IsolatedReader, build_reader
+from paddlevideo_fast.data.readers import READERS, IsolatedReader, Reader, build_reader
 from paddlevideo_fast.data.readers.frames import check_frame_folders
 from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
 from paddlevideo_fast.data.sampling import SAMPLINGS
 from paddlevideo_fast.engine.checkpoint import Checkpoints
+from paddlevideo_fast.engine.construct import checked, construct, entry, naming, refuse_twice
 from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.ema import Ema
-from paddlevideo_fast.engine.optim import build_optimizer
+from paddlevideo_fast.engine.optim import OPTIMIZERS, build_optimizer
 from paddlevideo_fast.engine.precision import Precision
 from paddlevideo_fast.engine.tasks import TASKS, Classification
 from paddlevideo_fast.loaders.paddle_loader import PaddleLoader
@@ -43,6 +43,8 @@ from paddlevideo_fast.ops.augment import DeviceAugment
 from paddlevideo_fast.schedule import SCHEDULES
 
 logger = logging.getLogger("paddlevideo_fast")
+
+MOST_OFFERED = 6
 
 
 @dataclass
@@ -127,38 +129,6 @@ class Training:
         return self.ema.model if self.ema else self.model
 
 
-@contextlib.contextmanager
-def naming(where: str) -> Iterator[None]:
-    """Puts the section of the config in front of what a constructor says of its arguments.
-
-    Raises:
-        ConfigError: In the place of a ValueError, TypeError, LookupError or ImportError.
-    """
-    try:
-        yield
-    except (ArgumentError, ConfigError):
-        raise
-    except (ValueError, TypeError, LookupError, ImportError) as error:
-        raise ConfigError(f"{where}: {error}") from error
-
-
-def construct(table: Mapping[str, Callable], named: Named, where: str, **more: Any) -> Any:
-    """Calls the table's entry with the arguments beside its name in the config, and ``more``.
-
-    Raises:
-        ArgumentError: Unknown name or argument.
-        ConfigError: The entry refuses a value.
-    """
-    kind = lookup(table, named.name, where)
-    for argument, value in more.items():
-        if argument in named.arguments:
-            raise ConfigError(f"{where}.{argument}: remove this key; its value, {value!r}, comes from another section")
-    arguments = {**named.arguments, **more}
-    check_arguments(kind, arguments, f"{where} {named.name}")
-    with naming(f"{where} {named.name}"):
-        return kind(**arguments)
-
-
 def build_model(config: Config) -> paddle.nn.Layer:
     """Makes the model; frames and size come from ``data`` where the constructor asks for them.
 
@@ -166,40 +136,82 @@ def build_model(config: Config) -> paddle.nn.Layer:
         ConfigError: The model's own argument contradicts ``data``.
         ArgumentError: Unknown name or argument.
     """
-    arguments = config.model.arguments
-    accepted = inspect.signature(lookup(MODELS, config.model.name, "model")).parameters
+    kind = entry(MODELS, config, "model")
+    arguments, accepted = checked(kind, config, "model"), inspect.signature(kind).parameters
     shape = {"num_segments": "num_frames", "num_frames": "num_frames", "crop_size": "crop_size"}
     for argument, key in shape.items():
         value = getattr(config.data, key)
         if argument in accepted and arguments.setdefault(argument, value) not in (None, value):
-            raise ConfigError(f"model.{argument} is {arguments[argument]}, but data.{key} is {value}")
-    with naming(f"model {config.model.name}"):
+            where = config.origin(f"model.{argument}")
+            raise ConfigError(f"{where}: model.{argument} is {arguments[argument]}, but data.{key} is {value}")
+    with naming(config, "model", config.model.name, config.model.arguments):
         return create_model(config.model.name, **arguments)
 
 
 def build_task(config: Config) -> Classification:
     """Makes the task; the number of classes is the model's."""
-    return construct(TASKS, config.task, "task", num_classes=num_classes(config))
+    return construct(TASKS, config, "task", num_classes=num_classes(config))
 
 
 def num_classes(config: Config) -> int:
     """Returns ``model.num_classes``, which task, annotations and class names share."""
     value = config.model.arguments.get("num_classes")
     if value is None:
-        raise ConfigError("model.num_classes: this key is required")
+        raise config.error("model.num_classes", "this key is required, or data.class_names to count")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"model.num_classes: must be a whole number of at least 1, given {value!r}")
+        raise config.error("model.num_classes", f"must be a whole number of at least 1, given {value!r}")
     return value
+
+
+def count_classes(config: Config, config_path: str | Path) -> Config:
+    """Returns the config with ``model.num_classes``, counted in the class names where they alone are given."""
+    kind = entry(MODELS, config, "model")
+    given = config.model.arguments.get("num_classes")
+    is_asked = given is None and "num_classes" in inspect.signature(kind).parameters
+    if not is_asked or config.data.class_names is None:
+        return config
+    path = find(config, "data.class_names", config_path)
+    count = len(load_class_names(path))
+    logger.info("model.num_classes: %d, the class names in %s", count, path)
+    return with_values(config, {"model": {"num_classes": count}})
+
+
+def find(config: Config, key: str, config_path: str | Path) -> Path:
+    """Finds the path that a dotted key of the config holds."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return resolve_path(value, config_path, key, config.origin(key))
+
+
+def weights_file(path: str | Path, where: str) -> Path:
+    """Returns the path of weights, unless it is a folder.
+
+    Args:
+        path: What was given as weights.
+        where: What gave it, for the error.
+
+    Raises:
+        ConfigError: It is a folder; the error offers the weights in it.
+    """
+    path = Path(path).expanduser()
+    if not path.is_dir():
+        return path
+    found = [str(file) for ending in ("pdparams", "pdstate") for file in sorted(path.rglob(f"*.{ending}"))]
+    more = f" and {len(found) - MOST_OFFERED} more" if len(found) > MOST_OFFERED else ""
+    offer = f"name a file in it: {', '.join(found[:MOST_OFFERED])}{more}" if found else "and no weights are in it"
+    raise ConfigError(f"{where}: {path.absolute()} is a folder; {offer}")
 
 
 def build_class_names(config: Config, config_path: str | Path) -> list[str] | None:
     """Reads the class names, one for each class of the model, or None where the config names no file."""
     if config.data.class_names is None:
         return None
-    path = resolve_path(config.data.class_names, config_path, "data.class_names")
+    path = find(config, "data.class_names", config_path)
     names = load_class_names(path)
     if len(names) != num_classes(config):
-        raise ConfigError(f"{path} has {len(names)} class names, but model.num_classes is {num_classes(config)}")
+        text = f"{path} has {len(names)} class names, but model.num_classes is {num_classes(config)}"
+        raise config.error("data.class_names", text)
     return names
 
 
@@ -207,9 +219,11 @@ def build_records(config: Config, phase: str, config_path: str | Path) -> list[V
     """Reads the annotations of a phase and logs where they were found."""
     section = getattr(config.data, phase)
     if section is None:
-        raise ConfigError(f"{config_path}: data.{phase}: this key is required")
-    path = resolve_path(section.annotations, config_path, f"data.{phase}.annotations")
-    root = resolve_path(section.root, config_path, f"data.{phase}.root") if section.root is not None else None
+        raise config.error(f"data.{phase}", "this key is required")
+    with naming(config, f"data.{phase}.format"):
+        lookup({"auto": None, **dict.fromkeys(FORMATS)}, section.format, "format")
+    path = find(config, f"data.{phase}.annotations", config_path)
+    root = find(config, f"data.{phase}.root", config_path) if section.root is not None else None
     records = load_annotations(path, format=section.format, root=root, num_classes=num_classes(config))
     logger.info("data.%s: %d records from %s", phase, len(records), path)
     check_frame_folders(records)
@@ -220,16 +234,18 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
     """Makes the rule by which a phase cuts clips out of videos."""
     data, section = config.data, getattr(config.data, phase)
     if "num_clips" in data.sampling.arguments:
-        raise ConfigError("data.sampling.num_clips: write it under data.valid or data.test; training takes one clip")
+        text = "write it under data.valid or data.test; training takes one clip"
+        raise config.error("data.sampling.num_clips", text)
     if phase != "train":
-        sampling = construct(SAMPLINGS, data.sampling, "data.sampling", num_clips=section.num_clips)
+        sampling = construct(SAMPLINGS, config, "data.sampling", num_clips=section.num_clips)
         rule = EvalCrop(section.short_side or section.crop_size or data.crop_size, section.num_crops)
         return ClipRecipe(sampling, rule, train=False, num_crops=section.num_crops)
     unknown = [label for pair in (section.flip_labels or {}).items() for label in pair if label >= num_classes(config)]
     if unknown:
-        raise ConfigError(f"data.train.flip_labels: class {unknown[0]}, but model.num_classes is {num_classes(config)}")
-    crop = construct(CROPS, section.crop, "data.train.crop")
-    with naming(f"data.train.crop {section.crop.name}"):  # some rules see only in a call that a size does not fit
+        text = f"class {unknown[0]}, but model.num_classes is {num_classes(config)}"
+        raise config.error("data.train.flip_labels", text)
+    crop, rule = construct(CROPS, config, "data.train.crop"), section.crop
+    with naming(config, "data.train.crop", rule.name, rule.arguments):  # some see only in a call what does not fit
         crop(4 * data.crop_size, 3 * data.crop_size, data.crop_size, 0, np.random.default_rng(0))
     draws: dict[str, Callable] = {}
     if config.augment.color_jitter is not None:
@@ -237,7 +253,7 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
     if config.augment.erase is not None:
         draws["erase"] = partial(draw_erase, probability=config.augment.erase.probability)
     return ClipRecipe(
-        construct(SAMPLINGS, data.sampling, "data.sampling"),
+        construct(SAMPLINGS, config, "data.sampling"),
         crop,
         train=True,
         flip=section.flip,
@@ -250,7 +266,7 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
     """Makes what turns the pixels of a phase into model inputs."""
     data, augment = config.data, config.augment
     if phase != "train":
-        with naming("data.mean and data.std"):
+        with naming(config, "data", arguments=("mean", "std")):
             return DeviceAugment(data.mean, data.std)
     mixes = augment.mixup_alpha > 0 or augment.cutmix_alpha > 0
     return replace(
@@ -262,20 +278,29 @@ def build_augment(config: Config, phase: str) -> DeviceAugment:
     )
 
 
+def build_configured_reader(config: Config) -> Reader:
+    """Makes the reader with its fallback, limits and time limit; its packages are loaded."""
+    data = config.data
+    if data.fallback is not None:
+        with naming(config, "data.fallback"):
+            lookup(READERS, data.fallback, "reader")
+    limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
+    limits = {argument: value for argument, value in limits.items() if value is not None}
+    kind = entry(READERS, config, "data.reader")
+    refuse_twice(config, "data.reader", limits)
+    arguments = checked(kind, config, "data.reader", elsewhere=limits)
+    with naming(config, "data.reader", data.reader.name, arguments):
+        reader = build_reader(data.reader.name, data.fallback, **arguments, **limits)
+    return reader if data.read_timeout is None else IsolatedReader(reader, data.read_timeout)
+
+
 def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
     """Makes the dataset of a phase."""
     data, trains = config.data, phase == "train"
-    if data.fallback is not None:
-        lookup(READERS, data.fallback, "data.fallback")
-    limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
-    with naming("data.reader"):
-        reader = build_reader(data.reader, data.fallback, **{k: v for k, v in limits.items() if v is not None})
-    if data.read_timeout is not None:
-        reader = IsolatedReader(reader, data.read_timeout)
     return ClipDataset(
         records,
         build_recipe(config, phase),
-        reader,
+        build_configured_reader(config),
         task.targets((data.train.flip_labels if trains else None) or {}),
         use_what_decodes=trains and data.bad_files == "use_what_decodes",  # an evaluation never changes a sample
     )
@@ -304,14 +329,24 @@ def build_evaluation(
 
 def build_learning_rate(config: Config, global_batch: int) -> Callable[[float], float]:
     """Makes the learning rate as a function of progress in epochs, scaled linearly to the global batch if asked."""
-    kind = lookup(SCHEDULES, config.schedule.name, "schedule")
+    kind = entry(SCHEDULES, config, "schedule")
     given = {"base_lr": config.optimizer.lr}
     if "epochs" in inspect.signature(kind).parameters and "epochs" not in config.schedule.arguments:
         given["epochs"] = config.epochs
-    rate = construct(SCHEDULES, config.schedule, "schedule", **given)
+    rate = construct(SCHEDULES, config, "schedule", **given)
     reference = config.optimizer.reference_batch
     factor = global_batch / reference if reference else 1.0
     return lambda progress: factor * rate(progress)
+
+
+def _build_optimizer(config: Config, model: paddle.nn.Layer, lr: float) -> Any:
+    settings, kind = config.optimizer, entry(OPTIMIZERS, config, "optimizer")
+    parameters = inspect.signature(kind).parameters.values()
+    # Only numbers can be given; the rest of a Paddle optimiser's arguments are objects, which the code makes.
+    objects = [p.name for p in parameters if not isinstance(p.default, (int, float))]
+    arguments = checked(kind, config, "optimizer", elsewhere=["learning_rate", *objects])
+    with naming(config, "optimizer", settings.name, arguments):
+        return build_optimizer(model, settings.name, lr, settings.weight_decay, settings.groups, arguments)
 
 
 def build_training(config: Config, config_path: str | Path, ranks: Ranks, validate: bool = True) -> Training:
@@ -320,11 +355,12 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     Raises:
         ConfigError, ArgumentError, AnnotationError, WeightsError: What does not fit, and what would.
     """
+    config = count_classes(config, config_path)
     task = build_task(config)
     class_names = build_class_names(config, config_path)
     records = build_records(config, "train", config_path)
     data, section = config.data, config.data.train
-    with naming("data.train"):
+    with naming(config, "data.train", arguments=type(section).model_fields):
         sampler = TrainSampler(
             len(records),
             data.batch_size,
@@ -346,14 +382,11 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     paddle.seed(config.seed)
     model = build_model(config)
     if config.weights is not None:
-        load_weights(model, resolve_path(config.weights, config_path, "weights"), reset_head=config.reset_head)
+        weights = weights_file(find(config, "weights", config_path), f"{config.origin('weights')}: weights")
+        load_weights(model, weights, reset_head=config.reset_head)
     ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
-    settings = config.optimizer
     learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)
-    with naming(f"optimizer {settings.name}"):
-        optimizer = build_optimizer(
-            model, settings.name, learning_rate(0.0), settings.weight_decay, settings.groups, settings.arguments
-        )
+    optimizer = _build_optimizer(config, model, learning_rate(0.0))
     precision = Precision(config.amp)
     model, optimizer = precision.prepare(model, optimizer)
     parallel_model = ranks.wrap_model(model)

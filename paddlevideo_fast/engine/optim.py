@@ -100,7 +100,7 @@ def build_optimizer(model: nn.Layer, name: str, lr: float, weight_decay: float, 
     for argument, instead in _DECIDED_ELSEWHERE.items():
         if argument in arguments:
             raise ArgumentError(f"optimizer {name}: {argument} is not given here; use {instead}.")
-    check_arguments(optimizer, arguments, f"optimizer {name}")
+    arguments = check_arguments(optimizer, arguments, f"optimizer {name}")
     for argument, value in arguments.items():
         if not isinstance(value, (int, float)):
             raise ArgumentError(f"optimizer {name}: {argument} must be a number, given {value!r}.")

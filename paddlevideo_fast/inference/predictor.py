@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,17 +11,23 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddlevideo_fast.config import Config, ConfigError
+from paddlevideo_fast.config import Config, ConfigError, ReaderConfig
+from paddlevideo_fast.data.readers import READERS
+from paddlevideo_fast.data.readers.frames import IMAGE
 from paddlevideo_fast.data.records import VIDEO_SUFFIXES, VideoRecord
 from paddlevideo_fast.data.samplers import SampleKey
+from paddlevideo_fast.data.video import VideoError
 from paddlevideo_fast.engine.build import (
     build_augment,
     build_class_names,
     build_dataset,
     build_model,
     build_task,
+    count_classes,
+    weights_file,
 )
 from paddlevideo_fast.engine.precision import Precision
+from paddlevideo_fast.inference.class_names import warn_of_other_names
 from paddlevideo_fast.models.weights.load import load_weights
 
 
@@ -33,12 +41,15 @@ class Predictor:
     """
 
     def __init__(self, config: Config, config_path: str | Path, weights: str | Path):
-        self.config = config
+        weights = weights_file(weights, "weights")
+        self.config = config = count_classes(config, config_path)
         self.phase = "test" if config.data.test is not None else "valid"
         self.section = getattr(config.data, self.phase)
         if self.section is None:
-            raise ConfigError(f"{config_path}: data.test (or data.valid) says how clips are cut: this key is required")
+            text = "data.test (or data.valid) says how clips are cut: this key is required"
+            raise ConfigError(f"{config.origin('data')}: {text}")
         self.class_names = build_class_names(config, config_path)
+        warn_of_other_names(weights, self.class_names, config.data.class_names)
         self.task = build_task(config)
         self.model = build_model(config)
         load_weights(self.model, weights)
@@ -57,9 +68,9 @@ class Predictor:
             VideoError: The video cannot be read.
         """
         record = VideoRecord(source=str(path), label=None, origin="input")
-        config = self.config
-        if Path(path).is_dir():
-            config = config.model_copy(update={"data": config.data.model_copy(update={"reader": "frames"})})
+        if self.config.data.reader.name == "frames" and Path(path).is_file():
+            raise VideoError(path, "is a file, but data.reader is 'frames': -o data.reader=fused reads videos")
+        config = _with_frames_reader(self.config) if Path(path).is_dir() else self.config
         dataset = build_dataset(config, self.phase, [record], self.task)
         crop = self.section.crop_size or self.config.data.crop_size
         num_views = self.section.num_clips * self.section.num_crops
@@ -86,12 +97,22 @@ class Predictor:
         ]
 
 
-def find_inputs(inputs: Sequence[str]) -> Iterator[str]:
-    """Yields the videos among files and folders; a folder is searched for the usual endings, a file is taken as it is.
+def _with_frames_reader(config: Config) -> Config:
+    """Returns the config with the reader of folders; the arguments it shares with the config's reader stay."""
+    given, known = config.data.reader, inspect.signature(READERS["frames"]).parameters
+    kept = {argument: value for argument, value in given.arguments.items() if argument in known}
+    reader = given if given.name == "frames" else ReaderConfig(name="frames", **kept)
+    return config.model_copy(update={"data": config.data.model_copy(update={"reader": reader})})
 
-    A folder of pictures is a video of its own.
+
+def find_inputs(inputs: Sequence[str]) -> Iterator[str]:
+    """Yields the videos among files and folders, a file as it is written.
+
+    A folder stands for the files in it, at any depth, whose names end as those of videos do; where there are none,
+    for the folders of numbered pictures in it. Each of these, or the folder itself, is a video of its own.
     """
     for name in inputs:
-        path = Path(name)
-        videos = sorted(p for p in path.rglob("*") if p.suffix.lower() in VIDEO_SUFFIXES) if path.is_dir() else []
-        yield from map(str, videos or [path])
+        files = [Path(folder, file) for folder, _, names in os.walk(name) for file in names]
+        videos = sorted(file for file in files if file.suffix.lower() in VIDEO_SUFFIXES)
+        folders = sorted({file.parent for file in files if IMAGE.match(file.name)})
+        yield from map(str, videos or folders) if videos or folders else [name]

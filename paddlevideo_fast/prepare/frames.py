@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -29,12 +30,32 @@ class Options:
         quality: JPEG quality, 1 to 100.
         short_side: Pixels of the shorter side, the other in proportion; None keeps the size.
         fps: Frames per second kept, at most those of the video; None keeps every frame.
+
+    Raises:
+        ValueError: A value is out of range, or the template has not one field.
     """
 
     template: str = "img_{:05d}.jpg"
     quality: int = 95
     short_side: int | None = None
     fps: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.quality <= 100:
+            raise ValueError(f"quality must be from 1 to 100, got {self.quality}")
+        if self.short_side is not None and self.short_side < 1:
+            raise ValueError(f"short_side must be at least 1 pixel, got {self.short_side}")
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise ValueError(f"fps must be a finite number above 0, got {self.fps}")
+        if not _has_one_field(self.template):
+            raise ValueError(f"template {self.template!r} must hold one field, such as img_{{:05d}}.jpg")
+
+
+def _has_one_field(template: str) -> bool:
+    try:
+        return template.format(1) != template.format(2)
+    except (IndexError, KeyError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -188,8 +209,11 @@ def extract_frames(inputs: str, output: str, options: Options, workers: int = 1,
 
     Raises:
         FileNotFoundError: ``inputs`` does not exist.
-        ValueError: No videos, or the output folder holds frames stored with other options.
+        ValueError: No videos, no worker or no time, or the output folder holds frames stored with other options.
+        OSError: The output folder cannot be made or written.
     """
+    if workers < 1 or not timeout > 0:
+        raise ValueError(f"workers must be at least 1 and timeout above 0 s, got {workers} and {timeout}")
     jobs = find_jobs(inputs, output)
     unique = list({job.folder: job for job in jobs}.values())
     os.makedirs(output, exist_ok=True)
@@ -215,8 +239,6 @@ def extract_frames(inputs: str, output: str, options: Options, workers: int = 1,
 
 def _remember_options(path: str, options: Options) -> None:
     """Keeps a run that goes on with another's output from mixing sizes, rates or names."""
-    if options.template.format(1) == options.template.format(2):
-        raise ValueError(f"template {options.template!r} must hold one field, such as img_{{:05d}}.jpg")
     wanted = asdict(options)
     if os.path.exists(path):
         found = json.loads(Path(path).read_text(encoding="utf-8"))

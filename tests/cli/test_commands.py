@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,41 @@ def test_predict_goes_on_after_a_bad_file(trained, motion, tmp_path, capsys):
     assert "2 inputs could not be read" in captured.err
 
 
+def test_predict_prints_its_lines_alone_on_stdout(trained, motion, tmp_path):
+    path, folder, _ = trained
+    weights = folder / "checkpoints" / "best.pdparams"
+    video = motion / (motion / "test.txt").read_text().split(" ")[0]
+    options = ["-o", "model.num_classes=", "data.test.num_crops=1", video, "--topk", 1, "http://a.b//c.mp4"]
+    done = run("predict", "-c", path, "-w", weights, *options, cwd=tmp_path)
+    good, away = [json.loads(line) for line in done.stdout.splitlines()]
+    assert good["path"] == str(video) and len(good["topk"]) == 1
+    assert away == {"path": "http://a.b//c.mp4", "error": "only local files are read; download it first"}
+    for message in ("loaded", "model.num_classes: 8, the class names in", "1 inputs could not be read"):
+        assert message in done.stderr
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO ", done.stderr, re.MULTILINE)
+
+
+def test_a_folder_is_no_weights(trained, motion, tmp_path):
+    path, folder, _ = trained
+    words = f"{folder} is a folder; name a file in it: {folder}/checkpoints/best.pdparams, "
+    assert f"-w: {words}" in fails(test, "-c", path, "-w", folder)
+    assert f"weights: {words}" in fails(predict, "-c", path, "-w", folder, "x.mp4")
+    output = f"output_dir={tmp_path / 'run'}"
+    assert f"command line: weights: {words}" in fails(train, "-c", path, "-w", folder, "-o", output)
+
+
+def test_resuming_with_other_epochs_warns_of_the_jump(motion, tmp_path):
+    folder = tmp_path / "run"
+    path = config_file(motion, folder, "data.valid=null", "epochs=2")
+    train.main(["-c", str(path), "--max-steps", "1"])
+    train.main(["-c", str(path), "--resume", "--max-steps", "2"])
+    assert "other settings" not in (folder / "log.txt").read_text()
+    train.main(["-c", str(path), "--resume", "--max-steps", "3", "-o", "epochs=4"])
+    # half a cosine from 0.05: half of it after one epoch of two, (1 + cos(pi / 4)) / 2 of it after one of four
+    words = "epochs was 2 and is 4; after 1 epochs the learning rate was to be 0.025 and is now 0.04268"
+    assert f"resuming with other settings: {words}" in (folder / "log.txt").read_text()
+
+
 def test_predict_needs_no_data_of_the_training(trained, motion, tmp_path, capsys):
     path, folder, _ = trained
     values = yaml.safe_load(path.read_text())
@@ -225,7 +261,11 @@ def test_weights_that_do_not_do(motion, tmp_path, kind, message):
         (["-c", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["-c", "{}", "-o", "epoch=3"], "epoch: unknown key (given 3); did you mean 'epochs'?"),
         (["-c", "{}", "-o", "epochs"], "expected key=value"),
-        (["-c", "{}", "-o", "model.name=tsm"], "unknown model 'tsm'"),
+        (["-c", "{}", "-o", "model.name=tsm"], "-o model.name=tsm: model.name: unknown model 'tsm'"),
+        (
+            ["-c", "{}", "-o", "epochs=1", "model.width=abc"],
+            "error: -o model.width=abc: model.width (tsm_resnet18): wi",
+        ),
         (["-c", "{}", "-o", "data.train.annotations=none.txt"], "none.txt: "),
         (["-c", "{}", "-o", "model.num_classes=3", "data.class_names=null"], "num_classes=3"),
         (["-c", "{}", "--resume"], "there is no folder"),
@@ -275,4 +315,4 @@ def test_a_command_that_fails_has_status_one_and_no_traceback(motion, tmp_path):
     done = run("train", "-c", path, cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert done.stderr.strip().splitlines()[-1].startswith("error: model tsm_resnet18: width is 0.3")
+    assert done.stderr.strip().splitlines()[-1].startswith(f"error: {path}: model.width (tsm_resnet18): width is 0.3: ")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from small_runs import config_file
 
 from paddlevideo_fast.cli import doctor
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_sound_machine_and_config(motion, tmp_path, capsys):
@@ -24,6 +29,15 @@ def test_a_broken_config_fails_with_its_reason(motion, tmp_path, capsys):
         doctor.main(["-c", str(path)])
     assert caught.value.code == 1
     assert "data.train.annotations: none.txt: found neither at" in capsys.readouterr().out
+
+
+def test_only_packages_are_named_that_something_here_uses():
+    modules = {"paddlepaddle": "paddle", "paddlepaddle-gpu": "paddle", "opencv-python-headless": "cv2"}
+    code = "\n".join(path.read_text() for path in (ROOT / "paddlevideo_fast").rglob("*.py") if path.name != "doctor.py")
+    for package in doctor.PACKAGES:
+        name = modules.get(package, package)
+        assert re.search(rf"^ *(import|from) {name}\b|load_package\(\"{name}\"", code, re.MULTILINE), package
+    assert set(doctor.OPTIONAL) <= set(doctor.PACKAGES)
 
 
 def test_overrides_need_a_config(capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlevideo_fast.cli.options import config_parser, fail
+from paddlevideo_fast.cli.options import config_parser, explain, fail, parse, spread_overrides
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,8 +49,54 @@ def test_an_error_becomes_a_message():
 
 def test_options_are_told_with_their_defaults(capsys):
     parser = config_parser("Does something.", weights_required=True)
-    args = parser.parse_args(["-c", "a.yaml", "-w", "w", "-o", "a=1", "b=2", "-o", "c=3"])
+    args = parse(parser, ["-c", "a.yaml", "-w", "w", "-o", "a=1", "b=2", "-o", "c=3"])
     assert (args.config, args.weights, args.override) == ("a.yaml", "w", ["a=1", "b=2", "c=3"])
     for wrong in (["-w", "w"], ["-c", "a"], ["-c", "a", "-w", "w", "--conf", "b"]):
         with pytest.raises(SystemExit):
-            parser.parse_args(wrong)
+            parse(parser, wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "overrides", "inputs"),
+    [
+        ("-o a=b x.mp4", ["a=b"], ["x.mp4"]),
+        ("x.mp4 -o a=b", ["a=b"], ["x.mp4"]),
+        ("-o a=b -o c=d x.mp4 y", ["a=b", "c=d"], ["x.mp4", "y"]),
+        ("-o a=b c=d x.mp4", ["a=b", "c=d"], ["x.mp4"]),
+        ("-o a=b c=d -- e=f", ["a=b", "c=d"], ["e=f"]),
+        ("-o a=b e=here.mp4 c=d", ["a=b"], ["e=here.mp4", "c=d"]),
+        ("-o e=here.mp4 x", ["e=here.mp4"], ["x"]),
+        ("-o a x", ["a"], ["x"]),
+        ("-oa=b c=d x", ["a=b", "c=d"], ["x"]),
+        ("--override=a=b c=d x", ["a=b", "c=d"], ["x"]),
+        ("--override a=b c=d -w v x", ["a=b", "c=d"], ["x"]),
+        ("x -o a=b c=d y -o e=f z", ["a=b", "c=d", "e=f"], ["x", "y", "z"]),
+        ("x y=z", [], ["x", "y=z"]),
+        ("-o a=- x", ["a=-"], ["x"]),
+    ],
+)
+def test_overrides_swallow_no_inputs(line, overrides, inputs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e=here.mp4").touch()
+    parser = config_parser("Does something.", weights_required=True)
+    parser.add_argument("inputs", nargs="+")
+    args = parse(parser, ["-c", "c", "-w", "w", *line.split()])
+    assert (args.override, args.inputs) == (overrides, inputs)
+
+
+def test_a_bare_option_is_left_to_the_parser(capsys):
+    assert spread_overrides(["-o"]) == ["-o"]
+    with pytest.raises(SystemExit):
+        parse(config_parser("Does something.", weights_required=False), ["-c", "c", "-o"])
+    assert "-o/--override: expected one argument" in capsys.readouterr().err
+
+
+def test_errors_of_the_system_begin_with_the_file(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as caught:
+        (tmp_path / "file").mkdir()
+    assert explain(caught.value) == f"{tmp_path}/file: a file is in the place of a folder (File exists)"
+    with pytest.raises(OSError) as caught:
+        (tmp_path / "none").read_text()
+    assert explain(caught.value) == f"{tmp_path}/none: No such file or directory"
+    assert explain(OSError("no")) == "no"

@@ -35,6 +35,38 @@ def test_inputs_are_found(tmp_path):
     assert found == [*(str(tmp_path / name) for name in names), "gone.mp4"]
 
 
+def test_folders_of_frames_are_found_where_there_are_no_videos(tmp_path):
+    for name in (
+        "walk/b/2.jpg",
+        "walk/b/1.jpg",
+        "walk/a/img_1.PNG",
+        "run/c/1.jpeg",
+        "run/readme.txt",
+        "run/d/cover.jpg",
+    ):
+        (tmp_path / "classes" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "classes" / name).touch()
+    folders = [str(tmp_path / "classes" / name) for name in ("run/c", "walk/a", "walk/b")]
+    assert list(find_inputs([str(tmp_path / "classes")])) == folders
+    (tmp_path / "none").mkdir()
+    assert list(find_inputs([str(tmp_path / "none")])) == [str(tmp_path / "none")]
+    (tmp_path / "classes" / "walk.mp4").touch()
+    assert list(find_inputs([str(tmp_path / "classes")])) == [str(tmp_path / "classes" / "walk.mp4")]
+
+
+def test_an_input_is_named_as_it_was_written():
+    assert list(find_inputs(["http://a.b//c.mp4", "./x//y.mp4"])) == ["http://a.b//c.mp4", "./x//y.mp4"]
+
+
+def test_a_model_of_frames_says_how_it_reads_videos(motion, trained):
+    settings, path, _ = trained
+    data = settings.data.model_copy(update={"reader": "frames"})
+    predictor = Predictor(settings.model_copy(update={"data": data}), "small run", path)
+    video = motion / (motion / "test.txt").read_text().split(" ")[0]
+    with pytest.raises(VideoError, match="is a file, but data.reader is 'frames': -o data.reader=pyav reads videos"):
+        predictor.scores(video)
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("average", ["probability", "logit"])
 def test_scores_are_those_of_the_test(motion, trained, batch, average):

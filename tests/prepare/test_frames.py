@@ -68,6 +68,36 @@ def test_help_is_quick_and_mistakes_are_named(tmp_path):
     assert out.strip().endswith("[]")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quality": 500}, "quality must be from 1 to 100, got 500"),
+        ({"quality": 0}, "quality must be from 1 to 100, got 0"),
+        ({"short_side": 0}, "short_side must be at least 1 pixel, got 0"),
+        ({"fps": -1}, "fps must be a finite number above 0, got -1"),
+        ({"fps": float("nan")}, "fps must be a finite number above 0, got nan"),
+        ({"template": "x.jpg"}, r"template 'x.jpg' must hold one field, such as img_\{:05d\}.jpg"),
+        ({"template": "{a}.jpg"}, "must hold one field"),
+        ({"template": "{}{}.jpg"}, "must hold one field"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**options)
+
+
+def test_places_that_cannot_be_written_are_one_line(videos, tmp_path):
+    (tmp_path / "file").touch()
+    done = run(videos, tmp_path / "file")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"error: {tmp_path}/file: a file is in the place of a folder" in done.stderr
+    done = run(videos, tmp_path / "out", "--quality", 500)
+    assert done.returncode == 2 and "error: quality must be from 1 to 100, got 500" in done.stderr
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="workers must be at least 1 and timeout above 0 s, got 0 and 600"):
+        extract_frames(str(videos), str(tmp_path / "out"), Options(), workers=0)
+
+
 def test_finished_videos_are_kept_and_unfinished_redone(videos, tmp_path, capsys):
     output = tmp_path / "frames"
     (videos / "bad.mp4").unlink()

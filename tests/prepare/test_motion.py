@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import cv2
@@ -171,6 +174,17 @@ def test_refuses_what_it_cannot_do(tmp_path):
         make_motion_dataset(tmp_path / "new", size=(8, 16))
     with pytest.raises(ValueError, match=r"duration .* got \(2, 1\)"):
         make_motion_dataset(tmp_path / "new", duration=(2, 1))
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    tool = Path(__file__).parents[2] / "tools" / "data" / "make_motion_dataset.py"
+    done = subprocess.run([sys.executable, str(tool), str(tmp_path / "file")], capture_output=True, text=True)
+    assert done.returncode == 1
+    message = (
+        f"make_motion_dataset: {tmp_path}/file/videos/train: a file is in the place of a folder (Not a directory)\n"
+    )
+    assert done.stderr == message
 
 
 def test_scenes_wrap_around_and_have_contrast():

@@ -32,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
+    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.data.annotations import load_class_names
     from paddlevideo_fast.prepare.lists import build_lists, count_table
 
@@ -47,7 +48,7 @@ def main() -> None:
         )
         print(count_table(splits, load_class_names(f"{options.output_dir}/classes.txt")))
     except (ValueError, OSError) as error:
-        raise SystemExit(f"build_list: {error}") from None
+        raise SystemExit(f"build_list: {explain(error)}") from None
 
 
 if __name__ == "__main__":

@@ -39,12 +39,13 @@ def main() -> int:
     parser.add_argument("--report", metavar="DIR", help="write report.json and report.png to this folder")
     args = parser.parse_args()
 
+    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.check import check_dataset
 
     try:
         return 1 if check_dataset(args.list, **{k: v for k, v in vars(args).items() if k != "list"}) else 0
     except (ValueError, OSError, ImportError) as error:
-        print(f"check_dataset: {error}", file=sys.stderr)
+        print(f"check_dataset: {explain(error)}", file=sys.stderr)
         return 2
 
 

@@ -25,13 +25,14 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=600, help="seconds one video may take (default: 600)")
     args = parser.parse_args()
 
+    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.frames import Options, extract_frames
 
-    options = Options(args.template, args.quality, args.short_side, args.fps)
     try:
+        options = Options(args.template, args.quality, args.short_side, args.fps)
         return 1 if extract_frames(args.inputs, args.output, options, args.workers, args.timeout) else 0
-    except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+    except (ValueError, OSError) as error:
+        parser.error(explain(error))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
+    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.motion import make_motion_dataset
 
     try:
@@ -43,8 +44,8 @@ def main() -> None:
             workers=options.workers,
             progress=True,
         )
-    except ValueError as error:
-        raise SystemExit(f"make_motion_dataset: {error}") from None
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"make_motion_dataset: {explain(error)}") from None
 
 
 if __name__ == "__main__":
