@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine.log import say_metrics, to_json
     from paddlevideo_fast.engine.precision import Precision
     from paddlevideo_fast.inference.class_names import warn_of_other_names
-    from paddlevideo_fast.loaders.paddle_loader import LoaderError
+    from paddlevideo_fast.loaders.thread_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError, load_weights
 
     output_dir = Path(config.output_dir).expanduser()

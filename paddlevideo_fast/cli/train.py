@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     from paddlevideo_fast.engine.evaluate import EvaluationError
     from paddlevideo_fast.engine.failures import TooManyFailuresError
     from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
-    from paddlevideo_fast.loaders.paddle_loader import LoaderError
+    from paddlevideo_fast.loaders.thread_loader import LoaderError
     from paddlevideo_fast.models.weights.load import WeightsError
 
     ranks = start(Path(config.output_dir), notes)

@@ -12,7 +12,7 @@ from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.plan import ClipRecipe
 from paddlevideo_fast.data.readers import Reader, Video
 from paddlevideo_fast.data.samplers import SampleKey
-from paddlevideo_fast.data.video import DamagedVideoError, VideoError
+from paddlevideo_fast.data.video import DamagedVideoError, VideoError, describe_source
 
 Sample = dict[str, Any]
 
@@ -41,6 +41,12 @@ class ClipDataset:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def describe(self, keys: Sequence[SampleKey], most: int = 8) -> str:
+        """Returns where the records of some keys stand and what they name, for messages."""
+        rows = list(dict.fromkeys(~key.index if key.index < 0 else key.index for key in keys))
+        names = [f"{self.records[row].origin} {describe_source(self.records[row].source)}" for row in rows[:most]]
+        return ", ".join(names) + (f" and {len(rows) - most} more" if len(rows) > most else "")
 
     def __getitem__(self, key: SampleKey) -> Sample:
         """Reads one clip.

@@ -36,7 +36,7 @@ from paddlevideo_fast.engine.ema import Ema
 from paddlevideo_fast.engine.optim import OPTIMIZERS, build_optimizer
 from paddlevideo_fast.engine.precision import Precision
 from paddlevideo_fast.engine.tasks import TASKS, Classification
-from paddlevideo_fast.loaders.paddle_loader import PaddleLoader
+from paddlevideo_fast.loaders.thread_loader import ThreadLoader
 from paddlevideo_fast.models import MODELS, create_model
 from paddlevideo_fast.models.weights.load import load_weights
 from paddlevideo_fast.ops.augment import DeviceAugment
@@ -59,7 +59,7 @@ class Evaluation:
     """
 
     records: list[VideoRecord]
-    loader: PaddleLoader
+    loader: ThreadLoader
     num_views: int
     average: str
 
@@ -100,7 +100,7 @@ class Training:
     class_names: list[str] | None
     sampler: TrainSampler
     dataset: ClipDataset
-    loader: PaddleLoader
+    loader: ThreadLoader
     augment: DeviceAugment
     validation: Evaluation | None
     model: paddle.nn.Layer
@@ -323,7 +323,7 @@ def build_evaluation(
         rank=ranks.rank,
     )
     dataset = build_dataset(config, phase, records, task)
-    loader = PaddleLoader(dataset, sampler, config.data.num_workers, config.data.timeout)
+    loader = ThreadLoader(dataset, sampler, config.data.num_workers, config.data.timeout)
     return Evaluation(records, loader, num_views, section.average)
 
 
@@ -374,7 +374,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
             drop_last=section.drop_last,
         )
     dataset = build_dataset(config, "train", records, task)
-    loader = PaddleLoader(dataset, sampler, data.num_workers, data.timeout)
+    loader = ThreadLoader(dataset, sampler, data.num_workers, data.timeout)
     validation = None
     if validate and data.valid is not None:
         validation = build_evaluation(config, "valid", config_path, task, ranks)

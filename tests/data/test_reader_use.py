@@ -257,13 +257,13 @@ def test_reader_processes_do_not_deadlock_whatever_was_imported_first(order, cou
         from paddlevideo_fast.data.samplers import EvalSampler
         from paddlevideo_fast.data.sampling import SegmentSampling
         from paddlevideo_fast.data.targets import ClassTarget
-        from paddlevideo_fast.loaders.paddle_loader import PaddleLoader
+        from paddlevideo_fast.loaders.thread_loader import ThreadLoader
         count = int(sys.argv[2])
         recipe = ClipRecipe(SegmentSampling(), EvalCrop(32), train=False)
         records = [VideoRecord(sys.argv[1], number % 8, origin="list") for number in range(count)]
         dataset = ClipDataset(records, recipe, build_reader("decord", fallback=None), ClassTarget({{}}))
         dataset.read_batch(next(iter(EvalSampler(count, 4, 8, 32))))
-        loader = PaddleLoader(dataset, EvalSampler(count, 4, 8, 32), 2, timeout=30)
+        loader = ThreadLoader(dataset, EvalSampler(count, 4, 8, 32), 2, timeout=30)
         print(sum(int((batch["weight"].numpy() == 1).sum()) for batch in loader))
     """
     assert script(code, video_file("plain.mp4"), count, timeout=120) == [str(count)]

@@ -97,6 +97,7 @@ class Child:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            process_group=0,  # what a launcher or Ctrl-C sends to the group is for the parent to act on
         )
         theirs.close()
         self._owner = os.getpid()
