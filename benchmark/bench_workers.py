@@ -1,4 +1,4 @@
-"""What reader processes are worth: a step with 0, 1, 2 and 4 of them, on real videos.
+"""What reader threads are worth: a step with 0, 1, 2 and 4 of them, on real videos.
 
     python benchmark/bench_workers.py [-c CONFIG] [--workers 0 1 2 4] [--quick] [--device cpu|gpu]
 
@@ -35,7 +35,7 @@ class ReaderCosts:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-c", "--config", default="configs/quickstart/motion_tsm.yaml", help="what to train")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="numbers of processes to compare")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="numbers of threads to compare")
     parser.add_argument("--steps", type=int, default=20, help="steps a measurement")
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"), help="where to train (default: cpu)")

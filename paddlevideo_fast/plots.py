@@ -1,4 +1,4 @@
-"""Pictures of a run: its curves, and a sheet of clips with what was predicted for them."""
+"""Pictures: the curves of a run, a sheet of clips with what was predicted for them, what is decoded of a video."""
 
 from __future__ import annotations
 
@@ -234,3 +234,31 @@ def strip_of(frames: np.ndarray) -> np.ndarray:
         left = place * (CELL + GAP)
         strip[:, left : left + CELL] = np.asarray(square.resize((CELL, CELL), Image.Resampling.BICUBIC))
     return strip
+
+
+def plot_packets(kinds: Sequence[str], decoded: Iterable[int], wanted: Iterable[int], output: str | Path) -> None:
+    """Draws the pictures of a video in the order they are shown: which are decoded for the frames wanted.
+
+    Args:
+        kinds: "I", "P" or "B" of each frame, as FFmpeg calls them.
+        decoded: Indices of the frames that are decoded.
+        wanted: Indices of the frames wanted.
+        output: PNG to write; its folder is made.
+    """
+    decoded, wanted = set(decoded), sorted(set(wanted))
+    figure = Figure(figsize=(11, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    for kind, height, colour in (("I", 1.0, "#c0392b"), ("P", 0.75, "#4878a8"), ("B", 0.5, "#8fb48f")):
+        for filled, word in ((True, "decoded"), (False, "left out")):
+            places = [index for index, each in enumerate(kinds) if each == kind and (index in decoded) == filled]
+            if places:
+                face = colour if filled else "white"
+                label = f"{kind} {word}: {len(places)}"
+                axes.bar(places, height, width=0.75, facecolor=face, edgecolor=colour, linewidth=0.5, label=label)
+    axes.plot(wanted, [1.1] * len(wanted), "v", color="#222222", markersize=5, label=f"wanted: {len(wanted)}")
+    axes.set_ylim(0, 1.25)
+    axes.set_yticks([])
+    axes.set_xlim(-1, len(kinds))
+    axes.set_xlabel("frame, in the order shown")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=7, fontsize=8, frameon=False)
+    save(figure, output)

@@ -29,7 +29,7 @@ def banner(run: Training) -> dict[str, str]:
         ),
         "learning rate": f"{config.schedule.name}, starts at {start:.4g}, peak {peak:.4g}{rule}",
         "epochs": f"{config.epochs} of {sampler.steps_per_epoch} steps over {len(run.records)} records",
-        "reader": f"{data.reader}{fallback}; {data.num_workers} processes",
+        "reader": f"{data.reader}{fallback}; {data.num_workers} threads",
         "precision": run.precision.description,
         **{f"fast path: {name}": how for name, how in getattr(run.model, "fast_paths", {}).items()},
         "output": str(run.output_dir.absolute()),

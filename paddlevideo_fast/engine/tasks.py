@@ -36,7 +36,7 @@ class Classification:
         self.num_classes, self.label_smoothing = num_classes, label_smoothing
 
     def targets(self, flip_labels: dict[int, int]) -> Callable[[VideoRecord, bool], np.ndarray]:
-        """Returns what turns a record's label into a target array in the reader processes."""
+        """Returns what turns a record's label into a target array in the reader threads."""
         return ClassTarget(flip_labels)
 
     def inputs(self, batch: Batch) -> Sequence[paddle.Tensor]:

@@ -6,6 +6,7 @@ import logging
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import av
 import numpy as np
@@ -273,6 +274,38 @@ def test_memory_is_not_remembered(video_file):
     reader = build_reader("fused")
     reader.probe(video_file("plain.mp4").read_bytes())
     assert not reader.known._facts
+
+
+@pytest.mark.slow
+def test_twenty_thousand_reads_leave_memory_and_handles_level(video_file):
+    """Every kind of file, by path and from memory, read and given up in the middle."""
+    files = [video_file(name) for name in MAKERS]
+    for path in files:
+        build_reader("pyav").probe(path)
+    reader, random = build_reader("fused"), np.random.default_rng(0)
+
+    def read(count):
+        for _ in range(count):
+            path = files[random.integers(len(files))]
+            source = path if random.random() < 0.8 else path.read_bytes()
+            with reader.open(source) as video:
+                views = [View(random.integers(0, video.info.num_frames, 2), flip=bool(random.integers(2)))]
+                if random.random() < 0.05:
+                    next(video.frames())
+                else:
+                    video.read(views, (32, 48))
+
+    def resident():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    read(1000)
+    memory, handles = resident(), len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        read(2000)
+        print(f"{resident() - memory:+.1f} MB")
+    assert resident() - memory < 50 and len(os.listdir("/proc/self/fd")) <= handles
+    assert reader.known._used <= reader.known.max_bytes
 
 
 def test_it_is_the_first_reader():

@@ -133,6 +133,16 @@ class FactsCache:
 class FusedVideo(Video):
     """A video of which only what is wanted is decoded, converted and moved."""
 
+    @property
+    def selective(self) -> bool:
+        """Whether frames are decoded without all that come before."""
+        return self._plain is None
+
+    @property
+    def order(self) -> np.ndarray:
+        """int64 [num_frames], the number of the packet each frame comes from."""
+        return self._facts.order
+
     def __init__(self, source: Source, reader: FusedReader):
         self.source, self._reader = source, reader
         self._place = resolve(source)
@@ -219,14 +229,11 @@ class FusedVideo(Video):
 
     def _selected(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yields (index, PyAV frame) of the wanted frames that come out when only what they need is decoded."""
-        numbers = self._facts.order[np.asarray(indices)]
-        wanted = dict(zip(numbers.tolist(), indices, strict=True))
-        needed = ~self._facts.index.droppable
-        needed[numbers] = True
+        wanted = dict(zip(self._facts.order[np.asarray(indices)].tolist(), indices, strict=True))
         context = self._stream.codec_context
-        for start, stop in self._ranges(numbers):
+        for numbers in self.packets_to_decode(indices):
             context.flush_buffers()
-            for packet in self._packets(start, stop, needed):
+            for packet in self._packets(numbers):
                 for frame in context.decode(packet):
                     if frame.pts in wanted:
                         yield wanted[frame.pts], frame
@@ -234,38 +241,45 @@ class FusedVideo(Video):
                 if frame.pts in wanted:
                     yield wanted[frame.pts], frame
 
-    def _ranges(self, numbers: np.ndarray) -> list[tuple[int, int]]:
-        """Returns the (first, last) packets to decode for the packets wanted, in the order of their pictures."""
+    def packets_to_decode(self, indices: Sequence[int]) -> list[np.ndarray]:
+        """Returns what is decoded for the wanted frames: numbers of packets, an array for each start at a key frame.
+
+        Args:
+            indices: Frame indices in rising order, inside the video.
+        """
         index, order = self._facts.index, self._facts.order
         times = index.pts
         if not index.distinct_times:
             times = np.empty_like(order)
             times[order] = np.arange(len(order))
-        starts = np.flatnonzero(index.start)
+        wanted, starts = order[np.asarray(indices)], np.flatnonzero(index.start)
+        needed = ~index.droppable
+        needed[wanted] = True
         ranges: list[tuple[int, int]] = []
-        for number in numbers.tolist():
+        for number in wanted.tolist():
             safe = starts[: np.searchsorted(starts, number, side="right")]
             safe = safe[times[safe] <= times[number]]
             start = int(safe[-1]) if len(safe) else 0
-            if ranges and start <= ranges[-1][1]:
+            if ranges and start <= ranges[-1][1]:  # decoding gets there anyway
                 ranges[-1] = (ranges[-1][0], max(ranges[-1][1], number))
             else:
                 ranges.append((start, number))
-        return ranges
+        return [start + np.flatnonzero(needed[start : stop + 1]) for start, stop in ranges]
 
-    def _packets(self, start: int, stop: int, needed: np.ndarray) -> Iterator[Any]:
-        """Yields the needed packets from ``start`` to ``stop``, each with its number as its time.
+    def _packets(self, numbers: np.ndarray) -> Iterator[Any]:
+        """Yields the packets of rising numbers, each with its number as its time.
 
         A decoder hands on with a picture whatever time it was given, in files without times too.
         """
         if self._held.packets:
-            for number in (np.flatnonzero(needed[start : stop + 1]) + start).tolist():
+            for number in numbers.tolist():
                 packet = self._held.packets[number]
                 packet.pts = number
                 yield packet
             return
-        for number, packet in self._demuxed(start, stop):
-            if needed[number]:
+        wanted = set(numbers.tolist())
+        for number, packet in self._demuxed(int(numbers[0]), int(numbers[-1])):
+            if number in wanted:
                 packet.pts = number
                 yield packet
 
