@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def _first_line(path: str, key: str) -> str | None:
 
 
 def _gpu_name() -> str:
+    if "paddle" not in sys.modules:  # a benchmark without Paddle need not have it installed
+        return "not used"
     import paddle
 
     if not paddle.device.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
