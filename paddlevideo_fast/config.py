@@ -74,6 +74,7 @@ class TrainData(Annotations):
     flip_labels: dict[int, int] | None = None
     repeats: PositiveInt = 1
     drop_last: bool = False
+    shuffle_shards: PositiveInt = 4
 
 
 class EvalData(Annotations):
@@ -94,6 +95,9 @@ class ReaderConfig(Named):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    def __str__(self) -> str:
+        return ", ".join([self.name, *(f"{name}={value}" for name, value in self.arguments.items())])
 
 
 class DataConfig(Section):

@@ -16,6 +16,7 @@ from paddlevideo_fast.config import (
     resolve_path,
     resolve_paths,
     validate,
+    with_values,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +64,8 @@ def test_a_small_file_is_enough(file):
     assert config.optimizer.lr == 3e-5 and type(config.optimizer.lr) is float
     assert config.optimizer.arguments == {"momentum": 0.9}
     assert config.schedule.arguments == {"warmup_epochs": 1}
-    assert (config.data.reader, config.data.train.flip, config.data.train.crop.name) == ("pyav", 0.5, "random_resized")
+    assert (config.data.train.flip, config.data.train.crop.name) == (0.5, "random_resized")
+    assert (config.data.reader.name, config.data.reader.arguments, config.data.fallback) == ("fused", {}, "pyav")
     assert config.data.test is None and config.ema is None
     assert config.data.mean == [123.675, 116.28, 103.53]
 
@@ -119,7 +121,8 @@ def test_unknown_keys(file, override, message):
         ("data.train=train.txt", ("data.train: ", "keys", "given 'train.txt'")),
         ("model=tsm_resnet18", ("model: ", "mapping of keys, {name: ..., ...}", "given 'tsm_resnet18'")),
         ("model.name=null", ("model.name: ", "string", "given None")),
-        ("data.reader=3", ("data.reader: ", "string", "given 3")),
+        ("data.reader=3", ("data.reader: ", "a name or a mapping of keys, {name: ..., ...}", "given 3")),
+        ("data.reader.name=3", ("data.reader.name: ", "string", "given 3")),
         ("data.train.flip_labels={0: one}", ("data.train.flip_labels.0: ", "integer", "given 'one'")),
     ],
 )
@@ -260,6 +263,27 @@ def test_overrides(file, override, look, value):
     assert look(load_config(file, [override])) == value
 
 
+@pytest.mark.parametrize(
+    ("written", "overrides", "name", "arguments"),
+    [
+        ("decord", [], "decord", {}),
+        ("{name: pyav, threads: 2}", [], "pyav", {"threads": 2}),
+        ("{name: pyav, threads: 2}", ["data.reader.threads=4"], "pyav", {"threads": 4}),
+        ("{threads: 3}", [], "fused", {"threads": 3}),
+        ("{name: fused}", ["data.reader=frames"], "frames", {}),
+        ("pyav", ["data.reader={name: fused, cache_bytes: 9}"], "fused", {"cache_bytes": 9}),
+        (None, ["data.reader.threads=2"], "fused", {"threads": 2}),
+    ],
+)
+def test_a_reader_is_a_name_or_a_mapping(file, written, overrides, name, arguments):
+    if written is not None:
+        file.write_text(TEXT.replace("crop_size: 64", f"crop_size: 64\n  reader: {written}"))
+    config = load_config(file, overrides)
+    assert (config.data.reader.name, config.data.reader.arguments) == (name, arguments)
+    assert yaml.safe_load(dump_config(config))["data"]["reader"] == {"name": name, **arguments}
+    assert str(config.data.reader) == ", ".join([name, *(f"{key}={value}" for key, value in arguments.items())])
+
+
 def test_the_last_override_wins(file):
     assert load_config(file, ["epochs=7", "epochs=9"]).epochs == 9
     assert load_config(file, ["output_dir=a"], output_dir="run #2: [x]").output_dir == "run #2: [x]"
@@ -356,6 +380,8 @@ def test_every_config_can_be_built(path):
     from paddlevideo_fast.engine import build
 
     config = load_config(path)
+    if "num_classes" not in config.model.arguments:  # as many as the class names, which are the user's
+        config = with_values(config, {"model": {"num_classes": 5}})
     build.build_model(config)
     build.build_task(config)
     build.build_learning_rate(config, config.data.batch_size)

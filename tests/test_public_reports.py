@@ -72,7 +72,7 @@ def error_of(command, *arguments) -> str:
 
 
 def test_bad_rows_of_a_list_are_named_once_and_counted(motion, tmp_path):
-    """Through the command and a reader process, so that what the decoders print by themselves would show too."""
+    """Through the command, so that what the decoders print by themselves would show too."""
     good = [line.split(" ")[0] for line in (motion / "train.txt").read_text().splitlines()][:2]
     whole = (motion / good[0]).read_bytes()
     with av.open(str(tmp_path / "no_frames.mp4"), "w") as output:
@@ -146,10 +146,11 @@ def test_the_doctor_names_a_native_library_that_does_not_load(broken_decord, tmp
         doctor.main(["--output", str(tmp_path)])
     report = capsys.readouterr().out
     assert re.search(r"FAIL  decord +is installed but does not load: libnvrtc\.so\.13: cannot open", report)
-    assert "readers available here: pyav" in report and re.search("ok    pyav +reads h264", report)
+    (available,) = re.findall("readers available here: (.*)", report)
+    assert available.split(", ") == [name for name in READERS if name != "decord"]
+    assert re.search("ok    pyav +reads h264", report)
 
 
-@pytest.mark.xfail(reason="the library is loaded with the first video only, and ends the run with a traceback")
 def test_a_native_library_that_does_not_load_ends_the_run_with_one_line(broken_decord, motion, tmp_path):
     message = error_of(train, "-c", config_file(motion, tmp_path / "run", "data.reader=decord"))
     assert "libnvrtc.so.13" in message and "\n" not in message
@@ -225,8 +226,8 @@ def test_odd_batches_are_mixed(motion, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("timeout", ["null", "30"])
-def test_whatever_a_reader_process_needs_can_be_pickled(motion, tmp_path, reader, timeout):
-    """As where processes are spawned, not forked."""
+def test_whatever_a_reader_needs_can_be_pickled(motion, tmp_path, reader, timeout):
+    """As where it goes to a process that is spawned, not forked."""
     everything = (
         "data.train.flip=0.5", "data.train.flip_labels={0: 1, 1: 0}", "augment.color_jitter={hue: 0.1}",
         "augment.erase={probability: 0.5}", f"data.reader={reader}", f"data.read_timeout={timeout}",
@@ -242,7 +243,7 @@ def test_whatever_a_reader_process_needs_can_be_pickled(motion, tmp_path, reader
 
 
 LOOP = """
-    import os, sys, time; sys.path[:0] = [{root!r}, {root!r} + "/tests"]
+    import os, sys, threading, time; sys.path[:0] = [{root!r}, {root!r} + "/tests"]
     from pathlib import Path
     from paddlevideo_fast.engine import saver
     from paddlevideo_fast.engine.train import train
@@ -256,15 +257,16 @@ LOOP = """
         plain(self, last)
         pids = children()
         memory = sum(int(Path(f"/proc/{{pid}}/statm").read_text().split()[1]) * page for pid in [os.getpid(), *pids])
-        blocks = sum(len(list(Path("/dev/shm").glob(f"paddle_{{pid}}_*"))) for pid in pids)
-        print("EPOCH", time.perf_counter(), memory, blocks, *pids, flush=True)
+        readers = sum(thread.name.startswith("reader ") for thread in threading.enumerate())
+        blocks = sum(len(list(Path("/dev/shm").glob(f"paddle_{{pid}}_*"))) for pid in [os.getpid(), *pids])
+        print("EPOCH", time.perf_counter(), memory, readers, blocks, *pids, flush=True)
     saver.Saver.after_epoch = after_epoch
     train(run)
 """
 
 
 def epochs_of(motion: Path, folder: Path, *overrides: str) -> list[list[float]]:
-    """Trains in a process of its own; for each epoch: when it ended, memory of all processes, blocks, their pids."""
+    """Trains in a process of its own; for each epoch: when it ended, bytes, reader threads, blocks, child processes."""
     code = textwrap.dedent(LOOP.format(root=str(ROOT)))
     command = [sys.executable, "-c", code, str(motion), str(folder), "log.interval=100", "data.valid=null", *overrides]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
@@ -273,24 +275,33 @@ def epochs_of(motion: Path, folder: Path, *overrides: str) -> list[list[float]]:
 
 
 @PROC
+@pytest.mark.parametrize("timeout", ["null", "30"])
 @pytest.mark.parametrize("epochs", [6, pytest.param(30, marks=pytest.mark.slow)])
-def test_epochs_cost_no_memory_and_leave_nothing_in_dev_shm(motion, tmp_path, epochs):
+def test_epochs_cost_no_memory_and_leave_nothing_behind(motion, tmp_path, epochs, timeout):
     more = (write_list(motion, tmp_path / "four.txt", 4), "data.batch_size=2", "data.num_workers=2", f"epochs={epochs}")
-    rows = epochs_of(motion, tmp_path / "run", *more)
+    rows = epochs_of(motion, tmp_path / "run", *more, f"data.read_timeout={timeout}")
     assert len(rows) == epochs
-    pids = {tuple(row[3:]) for row in rows}
-    assert len(pids) == 1 and len(next(iter(pids))) == 2  # the same two processes from beginning to end
+    assert {tuple(row[2:4]) for row in rows} == {(2, 0)}  # the same two threads, and nothing in /dev/shm
+    pids = {pid for row in rows for pid in row[4:]}
+    assert len(pids) == 0 if timeout == "null" else 1 <= len(pids) <= 2  # one a thread, from beginning to end
     memory = [row[1] for row in rows]
-    assert max(memory[3:]) - memory[3] < 8e6
-    assert max(row[2] for row in rows) < 30  # of the batches on their way; five arrays a batch
-    for pid in next(iter(pids)):
-        assert not Path(f"/proc/{int(pid)}").exists()
-        assert not list(Path("/dev/shm").glob(f"paddle_{int(pid)}_*"))
+    assert max(memory[3:]) - memory[3] < 8e6 or len(rows[3]) < len(rows[-1])  # another child has come
+    assert not [pid for pid in pids if is_running(int(pid))]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is still there a moment later."""
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return Path(f"/proc/{pid}").exists()
 
 
 @PROC
-def test_ctrl_c_leaves_nothing_in_dev_shm(motion, tmp_path):
-    path = config_file(motion, tmp_path / "run", "epochs=1000", "data.num_workers=2", "data.valid=null")
+@pytest.mark.parametrize("timeout", ["null", "30"])
+def test_ctrl_c_leaves_no_process_behind(motion, tmp_path, timeout):
+    more = ("epochs=1000", "data.num_workers=2", "data.valid=null", f"data.read_timeout={timeout}")
+    path = config_file(motion, tmp_path / "run", *more)
     command = [sys.executable, str(ROOT / "tools" / "train.py"), "-c", str(path)]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
@@ -302,9 +313,8 @@ def test_ctrl_c_leaves_nothing_in_dev_shm(motion, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in said, said
-    assert len(pids) == 2
-    for pid in pids:
-        assert not Path(f"/proc/{pid}").exists() and not list(Path("/dev/shm").glob(f"paddle_{pid}_*"))
+    assert len(pids) == 0 if timeout == "null" else 1 <= len(pids) <= 2
+    assert not [pid for pid in pids if is_running(int(pid))]
 
 
 @pytest.mark.slow
@@ -364,7 +374,6 @@ def test_a_folder_of_good_and_bad_files_is_predicted_to_its_end(motion, tmp_path
         assert len(scores) == 8 and min(scores) >= 0 and sum(scores) == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.xfail(reason="the names stand beside the weights, but are not compared with those of the configuration")
 def test_class_names_in_another_order_than_the_weights_are_pointed_out(motion, tmp_path):
     path = config_file(motion, tmp_path / "run", "epochs=1")
     train.main(["-c", str(path)])
@@ -374,7 +383,9 @@ def test_class_names_in_another_order_than_the_weights_are_pointed_out(motion, t
     override = [f"data.class_names={tmp_path / 'reversed.txt'}", f"output_dir={tmp_path / 'test'}"]
     test.main(["-c", str(path), "-w", str(weights_file), "-o", *override])
     said = (tmp_path / "test" / "log.txt").read_text()
-    assert "class names" in said and "best.json" in said
+    warned = [line for line in said.splitlines() if "class names: " in line]
+    assert len(warned) == 1 and f"{tmp_path}/reversed.txt calls class 0 {names[-1]!r}" in warned[0]
+    assert f"{weights_file.with_suffix('.json')}, beside the weights, calls class 0 {names[0]!r}" in warned[0]
 
 
 # -- several processes --

@@ -123,8 +123,8 @@ def check_versions() -> Iterator[Finding]:
             continue
         try:
             importlib.import_module(module)
-        except (ImportError, OSError) as error:
-            yield Finding("fail", module, f"is installed but does not load: {error}")
+        except (ImportError, OSError, RuntimeError) as error:
+            yield Finding("fail", module, f"is installed but does not load: {' '.join(str(error).split())}")
 
 
 def _installed(package: str) -> bool:
@@ -182,7 +182,7 @@ def check_readers() -> Iterator[Finding]:
                     (good if shape == (2, 64, 64, 3) else bad).append(codec)
                 except InexactReaderError:
                     bad.append(f"{codec} (left to the fallback)")
-                except (VideoError, ImportError) as error:
+                except VideoError as error:
                     bad.append(f"{codec} ({error})")
             rest = f"; not {', '.join(bad)}" if bad else ""
             yield Finding("ok" if good else "fail", name, f"reads {', '.join(good) or 'nothing'}{rest}")
@@ -219,11 +219,11 @@ def check_limits(output: Path) -> Iterator[Finding]:
     """Looks at shared memory, open files, disk, and whether the output folder can be written."""
     try:
         shm = shutil.disk_usage("/dev/shm")
-        cure = "" if shm.free >= LEAST_SHM else "; batches may have to go through pipes: docker run --shm-size=8g"
+        cure = "" if shm.free >= LEAST_SHM else "; several GPUs talk through it: docker run --shm-size=8g"
         mark = "ok" if shm.free >= LEAST_SHM else "warn"
         yield Finding(mark, "/dev/shm", f"{shm.free >> 20} MB free of {shm.total >> 20}{cure}")
     except OSError as error:
-        yield Finding("warn", "/dev/shm", f"{error.strerror}: reader processes will use pipes, which is slower")
+        yield Finding("warn", "/dev/shm", f"{error.strerror}; several GPUs talk through it")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft == resource.RLIM_INFINITY or soft >= LEAST_FILES
     yield Finding(

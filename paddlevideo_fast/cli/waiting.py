@@ -9,7 +9,7 @@ from pathlib import Path
 from paddlevideo_fast.config import Config
 
 TELLING_SHARE = 1 / 3
-LEAST_SECONDS = 5.0  # below this it is the start of the reader processes that counts
+LEAST_SECONDS = 5.0  # below this it is the start of the readers that counts
 
 
 def explain_waiting(metrics: Path, config: Config) -> str | None:

@@ -147,6 +147,8 @@ class RandomShortSideCrop:
     def __post_init__(self) -> None:
         if not 0 < self.short_side[0] <= self.short_side[1]:
             raise ValueError(f"short_side must be (low, high) with 0 < low <= high, got {self.short_side}")
+        if self.base_crop_size is not None and self.base_crop_size < 1:
+            raise ValueError(f"base_crop_size must be at least 1 pixel, got {self.base_crop_size}")
 
     def __call__(self, width: int, height: int, crop_size: int, view: int, rng: np.random.Generator):
         """Returns (CropBox, False); the box is square.

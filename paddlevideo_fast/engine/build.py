@@ -25,10 +25,11 @@ from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
-from paddlevideo_fast.data.readers import READERS, IsolatedReader, Reader, build_reader
+from paddlevideo_fast.data.readers import READERS, IsolatedReader, Reader, ShardReader, build_reader
 from paddlevideo_fast.data.readers.frames import check_frame_folders
 from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
 from paddlevideo_fast.data.sampling import SAMPLINGS
+from paddlevideo_fast.data.shards import shard_numbers
 from paddlevideo_fast.engine.checkpoint import Checkpoints
 from paddlevideo_fast.engine.construct import checked, construct, entry, naming, refuse_twice
 from paddlevideo_fast.engine.distributed import Ranks
@@ -36,6 +37,8 @@ from paddlevideo_fast.engine.ema import Ema
 from paddlevideo_fast.engine.optim import OPTIMIZERS, build_optimizer
 from paddlevideo_fast.engine.precision import Precision
 from paddlevideo_fast.engine.tasks import TASKS, Classification
+from paddlevideo_fast.loaders.dali_loader import DaliLoader
+from paddlevideo_fast.loaders.dali_reader import DaliReader, load_dali
 from paddlevideo_fast.loaders.thread_loader import ThreadLoader
 from paddlevideo_fast.models import MODELS, create_model
 from paddlevideo_fast.models.weights.load import load_weights
@@ -59,7 +62,7 @@ class Evaluation:
     """
 
     records: list[VideoRecord]
-    loader: ThreadLoader
+    loader: ThreadLoader | DaliLoader
     num_views: int
     average: str
 
@@ -100,7 +103,7 @@ class Training:
     class_names: list[str] | None
     sampler: TrainSampler
     dataset: ClipDataset
-    loader: ThreadLoader
+    loader: ThreadLoader | DaliLoader
     augment: DeviceAugment
     validation: Evaluation | None
     model: paddle.nn.Layer
@@ -286,7 +289,9 @@ def build_configured_reader(config: Config) -> Reader:
             lookup(READERS, data.fallback, "reader")
     limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
     limits = {argument: value for argument, value in limits.items() if value is not None}
-    kind = entry(READERS, config, "data.reader")
+    kind = entry({**READERS, "dali": DaliReader}, config, "data.reader")
+    if kind is DaliReader:
+        return _build_dali_reader(config, {**limits, "fallback": data.fallback})
     refuse_twice(config, "data.reader", limits)
     arguments = checked(kind, config, "data.reader", elsewhere=limits)
     with naming(config, "data.reader", data.reader.name, arguments):
@@ -294,13 +299,35 @@ def build_configured_reader(config: Config) -> Reader:
     return reader if data.read_timeout is None else IsolatedReader(reader, data.read_timeout)
 
 
+def _build_dali_reader(config: Config, given: dict[str, Any]) -> DaliReader:
+    if config.data.read_timeout is not None:
+        text = "DALI decodes the files of a batch together and cannot limit each; remove this key (data.timeout stays)"
+        raise config.error("data.read_timeout", text)
+    with naming(config, "data.reader", "dali"):
+        load_dali()
+    return construct({"dali": DaliReader}, config, "data.reader", **given)
+
+
+def build_loader(
+    config: Config, dataset: ClipDataset, sampler: TrainSampler | EvalSampler
+) -> ThreadLoader | DaliLoader:
+    """Makes the loader of a dataset."""
+    data = config.data
+    if data.reader.name == "dali":
+        return DaliLoader(dataset, build_configured_reader(config), sampler, data.num_workers, data.timeout)
+    return ThreadLoader(dataset, sampler, data.num_workers, data.timeout)
+
+
 def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
     """Makes the dataset of a phase."""
     data, trains = config.data, phase == "train"
+    reader = build_configured_reader(config)
+    if trains and shard_numbers(records) is not None:  # an evaluation reads the members in the order they lie in
+        reader = ShardReader(reader, data.train.shuffle_shards + 1)  # and one that others still read from
     return ClipDataset(
         records,
         build_recipe(config, phase),
-        build_configured_reader(config),
+        reader,
         task.targets((data.train.flip_labels if trains else None) or {}),
         use_what_decodes=trains and data.bad_files == "use_what_decodes",  # an evaluation never changes a sample
     )
@@ -323,7 +350,7 @@ def build_evaluation(
         rank=ranks.rank,
     )
     dataset = build_dataset(config, phase, records, task)
-    loader = ThreadLoader(dataset, sampler, config.data.num_workers, config.data.timeout)
+    loader = build_loader(config, dataset, sampler)
     return Evaluation(records, loader, num_views, section.average)
 
 
@@ -372,9 +399,11 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
             rank=ranks.rank,
             seed=config.seed,
             drop_last=section.drop_last,
+            shards=shard_numbers(records),
+            shuffle_shards=section.shuffle_shards,
         )
     dataset = build_dataset(config, "train", records, task)
-    loader = ThreadLoader(dataset, sampler, data.num_workers, data.timeout)
+    loader = build_loader(config, dataset, sampler)
     validation = None
     if validate and data.valid is not None:
         validation = build_evaluation(config, "valid", config_path, task, ranks)

@@ -69,7 +69,7 @@ class Predictor:
         """
         record = VideoRecord(source=str(path), label=None, origin="input")
         if self.config.data.reader.name == "frames" and Path(path).is_file():
-            raise VideoError(path, "is a file, but data.reader is 'frames': -o data.reader=fused reads videos")
+            raise VideoError(path, "is a file, but data.reader is 'frames': -o data.reader=pyav reads videos")
         config = _with_frames_reader(self.config) if Path(path).is_dir() else self.config
         dataset = build_dataset(config, self.phase, [record], self.task)
         crop = self.section.crop_size or self.config.data.crop_size

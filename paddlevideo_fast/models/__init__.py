@@ -38,5 +38,4 @@ def create_model(name: str, /, **kwargs: Any) -> nn.Layer:
         ValueError: If the value of an argument is out of range.
     """
     constructor = lookup(MODELS, name, "model")
-    check_arguments(constructor, kwargs, where=f"model {name}")
-    return constructor(**kwargs)
+    return constructor(**check_arguments(constructor, kwargs, where=f"model {name}"))

@@ -163,6 +163,9 @@ def test_crops_that_do_not_fit_are_named():
         EvalCrop(224)(320, 240, 256)
     with pytest.raises(ValueError, match="a crop of 300 pixels does not fit in a short side of 256..320"):
         RandomShortSideCrop()(320, 240, 300, 0, np.random.default_rng(0))
+    for size in (0, -224):
+        with pytest.raises(ValueError, match=f"base_crop_size must be at least 1 pixel, got {size}"):
+            RandomShortSideCrop(base_crop_size=size)
     with pytest.raises(ValueError, match="view must be in 0..2, got 3"):
         EvalCrop(num_crops=3)(320, 240, 224, 3)
     with pytest.raises(ValueError, match="num_crops must be 1, 3 or 10, got 5"):

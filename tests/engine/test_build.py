@@ -71,6 +71,11 @@ from paddlevideo_fast.engine.distributed import Ranks
             ConfigError,
             r"data.train.crop \(random_short_side\): a crop of 32 pixels does not fit in a short side of 16..20",
         ),
+        (
+            "data.train.crop={name: random_short_side, short_side: [36, 40], base_crop_size: 0}",
+            ConfigError,
+            r"data.train.crop.base_crop_size \(random_short_side\): base_crop_size must be at least 1 pixel, got 0",
+        ),
         ("data.train.drop_last=true", ConfigError, "data.train.drop_last: drop_last leaves nothing: 16 records"),
         ("data.train.annotations=none.txt", ConfigError, "small run: data.train.annotations: none.txt: there is no /"),
         (
@@ -78,7 +83,20 @@ from paddlevideo_fast.engine.distributed import Ranks
             ArgumentError,
             "data.train.format: unknown format 'video_list'; did.* Valid names: auto, avion",
         ),
-        ("data.reader=pyavv", ArgumentError, "reader 'pyavv'; did you mean 'pyav'"),
+        ("data.reader=pyavv", ArgumentError, "data.reader.name: unknown data.reader 'pyavv'; did you mean 'pyav'"),
+        ("data.fallback=pyavv", ArgumentError, "data.fallback: unknown reader 'pyavv'; did you mean 'pyav'"),
+        (
+            "data.reader={name: fused, thread: 2}",
+            ArgumentError,
+            r"data.reader.thread \(fused\): unknown argument 'thread'; did you mean 'threads'",
+        ),
+        (
+            "data.reader={name: pyav, threads: two}",
+            ArgumentError,
+            r"data.reader.threads \(pyav\): threads must be a whole number, given 'two'",
+        ),
+        ("data.reader={name: pyav, threads: -1}", ArgumentError, "threads must be at least 0, given -1"),
+        ("data.reader={name: frames, threads: 2}", ArgumentError, r"data.reader.threads \(frames\): unknown argument"),
         ("data.std=[0.2, 0.2, 0.2]", ConfigError, "data.std: std must be in units of 0..255"),
         ("optimizer.name=lamb", ArgumentError, "unknown optimizer 'lamb'"),
         (
@@ -141,6 +159,7 @@ NAMED = {
     "data.train.crop": (module.CROPS, "", lambda config: module.build_recipe(config, "train")),
     "schedule": (module.SCHEDULES, "milestones: [1]", lambda config: module.build_learning_rate(config, 8)(0.5)),
     "task": (module.TASKS, "", module.build_task),
+    "data.reader": (module.READERS, "", module.build_configured_reader),
 }
 
 
@@ -165,6 +184,13 @@ def test_numbers_as_text_reach_constructors_as_numbers(motion, tmp_path):
     settings = config(motion, tmp_path, "model.width='1.25e-1'", "schedule.final_lr='1e-3'")
     assert module.build_model(settings).backbone.out_channels == 64
     assert module.build_learning_rate(settings, 8)(2.0) == pytest.approx(1e-3)
+
+
+def test_constructors_called_by_name_get_numbers_for_text_too():
+    model = module.create_model("tsm_resnet18", num_classes=8, width="1.25e-1")
+    assert model.backbone.out_channels == 64
+    optimizer = module.build_optimizer(model, "momentum", 0.1, 0.0, "uniform", {"momentum": "8e-1"})
+    assert optimizer._momentum == 0.8
 
 
 def test_classes_are_counted_where_only_their_names_are_given(motion, tmp_path, caplog):
@@ -245,6 +271,16 @@ def test_limits_and_the_time_limit_reach_the_reader(motion, tmp_path, monkeypatc
     assert reader.reader.first.limits.max_pixels == reader.reader.second.limits.max_pixels == 100
     with pytest.raises(VideoError, match="max_pixels"):
         run.dataset[SampleKey(0, 0, 4, 32)]
+
+
+def test_arguments_of_the_reader_reach_it_and_its_fallback(motion, tmp_path):
+    made = module.build_configured_reader(config(motion, tmp_path, "data.reader={name: decord, threads: 3}"))
+    assert (made.first.threads, made.second.threads, made.second.name) == (3, 3, "pyav")
+    made = module.build_configured_reader(config(motion, tmp_path, "data.reader={threads: 2}", "data.max_frames=9"))
+    assert (made.name, made.threads, made.limits.max_frames) == ("fused", 2, 9)
+    twice = config(motion, tmp_path, "data.reader={name: pyav, max_pixels: 5}", "data.max_pixels=100")
+    with pytest.raises(ConfigError, match="data.reader.max_pixels: remove this key; its value, 100, comes from anoth"):
+        module.build_configured_reader(twice)
 
 
 def test_reading_in_a_child_gives_the_same_clips(motion, tmp_path, monkeypatch):

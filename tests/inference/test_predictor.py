@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from small_runs import ALONE, config
 
+from paddlevideo_fast.config import ReaderConfig
 from paddlevideo_fast.data.readers import build_reader
 from paddlevideo_fast.data.video import VideoError
 from paddlevideo_fast.engine.build import build_augment, build_evaluation, build_model, build_task
@@ -60,7 +61,7 @@ def test_an_input_is_named_as_it_was_written():
 
 def test_a_model_of_frames_says_how_it_reads_videos(motion, trained):
     settings, path, _ = trained
-    data = settings.data.model_copy(update={"reader": "frames"})
+    data = settings.data.model_copy(update={"reader": ReaderConfig(name="frames")})
     predictor = Predictor(settings.model_copy(update={"data": data}), "small run", path)
     video = motion / (motion / "test.txt").read_text().split(" ")[0]
     with pytest.raises(VideoError, match="is a file, but data.reader is 'frames': -o data.reader=pyav reads videos"):
@@ -110,7 +111,9 @@ def test_the_best_classes_come_first_with_their_names(motion, trained):
 
 def test_a_folder_of_pictures_is_a_video(motion, trained, tmp_path):
     settings, path, _ = trained
-    predictor = Predictor(settings, "small run", path)
+    # pyav scales whole pictures, as the reader of folders does; fused scales the planes before they are RGB
+    data = settings.data.model_copy(update={"reader": ReaderConfig(name="pyav", threads=2, max_frames=1000)})
+    predictor = Predictor(settings.model_copy(update={"data": data}), "small run", path)
     name = (motion / "test.txt").read_text().split(" ")[0]
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -24,7 +24,12 @@ def main() -> int:
     parser.add_argument("--root", metavar="DIR", help="folder of the videos (default: that of the list)")
     parser.add_argument("--format", default="auto", metavar="NAME", help="format of the list (default: auto)")
     parser.add_argument("--classes", metavar="FILE", help="class names, for lists that name labels; checks ids too")
-    parser.add_argument("--reader", default="pyav", metavar="NAME", help="pyav, decord or opencv (default: pyav)")
+    parser.add_argument(
+        "--reader",
+        default="pyav",
+        metavar="NAME",
+        help="pyav, fused, decord or opencv (default: pyav, which passes over no picture)",
+    )
     parser.add_argument("--workers", type=int, default=cores, metavar="N", help="processes (default: one a core)")
     parser.add_argument(
         "--decode",

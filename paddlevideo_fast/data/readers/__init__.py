@@ -7,6 +7,7 @@ with reader.open("clip.mp4") as video:
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
@@ -18,12 +19,15 @@ from paddlevideo_fast.data.readers.fused import FusedReader
 from paddlevideo_fast.data.readers.isolated import IsolatedReader
 from paddlevideo_fast.data.readers.opencv import OpencvReader
 from paddlevideo_fast.data.readers.pyav import PyavReader
-from paddlevideo_fast.data.readers.reader import Reader, Video, has_package, missing_package
+from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.shards import ShardReader
 from paddlevideo_fast.data.video import (
+    ChunkSet,
     CropBox,
     DamagedVideoError,
     FrameFolder,
     InexactReaderError,
+    ShardMember,
     Source,
     VideoError,
     VideoInfo,
@@ -32,12 +36,15 @@ from paddlevideo_fast.data.video import (
 
 __all__ = [
     "READERS",
+    "ChunkSet",
     "CropBox",
     "DamagedVideoError",
     "FrameFolder",
     "InexactReaderError",
     "IsolatedReader",
     "Reader",
+    "ShardMember",
+    "ShardReader",
     "Source",
     "Video",
     "VideoError",
@@ -57,12 +64,28 @@ READERS: dict[str, type[Reader]] = {
 
 
 def available_readers() -> list[str]:
-    """Returns the names of the readers whose packages are installed."""
-    return [name for name, kind in READERS.items() if kind.package is None or has_package(kind.package)]
+    """Returns the names of the readers whose packages load, which it finds out by loading them."""
+    return [name for name, kind in READERS.items() if all(map(_loads, _packages(kind)))]
+
+
+def _packages(kind: type[Reader]) -> list[str]:
+    """Returns the modules of a reader; PyAV lists the packets for each of them.
+
+    It comes first: once the FFmpeg inside decord is loaded, PyAV's libvpx does not open.
+    """
+    return list(dict.fromkeys(["av", kind.package])) if kind.package is not None else []
+
+
+def _loads(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError):  # the last is what decord raises where its library is not found
+        return False
+    return True
 
 
 def build_reader(name: str, fallback: str | None = "pyav", **kwargs: Any) -> Reader:
-    """Makes a reader by name.
+    """Makes a reader by name and loads its packages.
 
     Args:
         name: A key of ``READERS``.
@@ -71,8 +94,8 @@ def build_reader(name: str, fallback: str | None = "pyav", **kwargs: Any) -> Rea
         **kwargs: Arguments of the reader's constructor; those the fallback knows reach it too.
 
     Raises:
-        ArgumentError: No such reader, or no such argument.
-        ImportError: The reader's package is not installed.
+        ArgumentError: No such reader, no such argument, or a value of the wrong type.
+        ImportError: The reader's package is not installed, or its native library does not load.
     """
     reader = _construct(name, kwargs)
     if fallback is None or fallback == name or not reader.may_refuse:
@@ -83,7 +106,7 @@ def build_reader(name: str, fallback: str | None = "pyav", **kwargs: Any) -> Rea
 
 def _construct(name: str, kwargs: dict[str, Any]) -> Reader:
     kind = lookup(READERS, name, "reader")
-    check_arguments(kind, kwargs, f"reader {name}")
-    if kind.package is not None and not has_package(kind.package):
-        raise ImportError(missing_package(kind.package, name))
-    return kind(**kwargs)
+    arguments = check_arguments(kind, kwargs, f"reader {name}")
+    for package in _packages(kind):
+        load_package(package, name)
+    return kind(**arguments)
