@@ -22,6 +22,7 @@ from paddlevideo_fast.data.dataset_lists import (
     read_ssv2_json,
     read_ucf101,
 )
+from paddlevideo_fast.data.egocentric_lists import EGOCENTRIC_FORMATS, recognise_egocentric
 from paddlevideo_fast.data.records import (
     MAX_DIGITS,
     VIDEO_SUFFIXES,
@@ -31,6 +32,7 @@ from paddlevideo_fast.data.records import (
     VideoRecord,
     class_key,
 )
+from paddlevideo_fast.data.shards import is_shards, read_shards
 from paddlevideo_fast.data.video import FrameFolder
 
 __all__ = ["FORMATS", "AnnotationError", "VideoRecord", "load_annotations", "load_class_names"]
@@ -205,6 +207,8 @@ FORMATS: dict[str, Callable[[Listing], Iterator[VideoRecord]]] = {
     "ucf101": read_ucf101,
     "ssv2_json": read_ssv2_json,
     "charades_frames": read_charades_frames,
+    **EGOCENTRIC_FORMATS,
+    "shards": read_shards,
 }
 
 
@@ -215,6 +219,8 @@ def recognise_format(listing: Listing) -> str:
         AnnotationError: It could be several; the message names them.
     """
     path = listing.path
+    if is_shards(path):
+        return "shards"
     if path.is_dir():
         return "folder"
     if path.suffix == ".json":
@@ -227,6 +233,9 @@ def recognise_format(listing: Listing) -> str:
         return "charades_frames"
     if "youtube_id" in header and "time_start" in header:
         return "kinetics_csv"
+    egocentric = recognise_egocentric(path, header)
+    if egocentric is not None:
+        return egocentric
     _, width = _widths(rows, separator)  # rows without a number are for the format to name
     if width <= 1:
         return "video"
@@ -251,7 +260,7 @@ def load_annotations(
     """Reads and checks an annotation.
 
     Args:
-        path: The list, or the folder of class folders.
+        path: The list, or the folder of class folders or of shards.
         format: A name in ``FORMATS``, or "auto" to recognise it.
         root: Folder that relative sources are joined to; None is the folder of the list.
         num_classes: If given, every class id must be in 0..num_classes-1.
@@ -270,7 +279,7 @@ def load_annotations(
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if not path.exists():
         raise FileNotFoundError(f"there is no annotation {path}")
-    if path.is_dir() and format not in ("auto", "folder"):
+    if path.is_dir() and format not in ("auto", "folder", "shards"):
         raise AnnotationError(f"{path} is a folder; format {format!r} reads a file")
     folder = path if path.is_dir() else path.parent
     ids = None if label_map is None else {class_key(name): index for name, index in label_map.items()}

@@ -35,7 +35,7 @@ _SSV2_FILES = ("{id}.webm", "{id}.mp4", "{id}")
 _SPLIT_NAMES = {"train", "valid", "val", "validation", "test"}
 
 
-def _choose_layout(root: str, layouts: Sequence[str], examples: Sequence[Mapping[str, str]]) -> str:
+def choose_layout(root: str, layouts: Sequence[str], examples: Sequence[Mapping[str, str]]) -> str:
     """Returns the layout under which most examples exist; the first one if there are none."""
     found = [
         sum(os.path.exists(os.path.join(root, layout.format_map(example))) for example in examples[:20])
@@ -133,7 +133,7 @@ def read_kinetics_csv(listing: Listing) -> Iterator[VideoRecord]:
         clip = {"name": f"{cells['youtube_id']}_{start:06d}_{end:06d}.mp4", "split": cells.get("split") or ""}
         clips.append((row, {**clip, "label": label, "key": class_key(label)}))
     files = [folder + "{name}" for folder in _KINETICS_FOLDERS]
-    layout = _choose_layout(listing.root, files, [clip for _, clip in clips])
+    layout = choose_layout(listing.root, files, [clip for _, clip in clips])
     for row, clip in clips:
         label = listing.class_id(clip["label"], listing.origin(row)) if clip["label"] else None
         if label is None and not clip["label"] and listing.require_labels:
@@ -195,7 +195,7 @@ def read_ssv2_json(listing: Listing) -> Iterator[VideoRecord]:
             )
     if listing.label_map is None and any("template" in item for item in items):
         listing.label_map = listing.map_names(ssv2_class_names(listing.path), "classes")
-    layout = _choose_layout(listing.root, _SSV2_FILES, items)
+    layout = choose_layout(listing.root, _SSV2_FILES, items)
     for row, item in enumerate(items, start=1):
         template = str(item.get("template", "")).replace("[", "").replace("]", "")
         label = listing.class_id(template, listing.origin(row)) if template else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from paddlevideo_fast.data.video import FrameFolder
+from paddlevideo_fast.data.video import ChunkSet, FrameFolder
 
 Label = int | tuple[int, ...] | tuple[tuple[int, ...], ...] | dict[str, int] | None
 
@@ -27,7 +27,7 @@ class VideoRecord(NamedTuple):
     """One row of an annotation: a video, or a part of one, and what is to be learnt from it.
 
     Attributes:
-        source: Absolute path of a video file, or a folder of frames.
+        source: Absolute path of a video file, a folder of frames, or a folder of chunks.
         label: Class id; a tuple of ids for several labels; a tuple of tuples, one a frame, for a per-frame table; a
             dict of ids by task name (verb, noun); None without a label.
         start: Beginning of the part in seconds; None is the beginning of the video.
@@ -37,7 +37,7 @@ class VideoRecord(NamedTuple):
         origin: Where the row comes from, for messages: ``train.txt:12``.
     """
 
-    source: str | FrameFolder
+    source: str | FrameFolder | ChunkSet
     label: Label
     start: float | None = None
     end: float | None = None

@@ -8,7 +8,7 @@ the epoch, which is why a run can resume with another number of ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,8 +54,9 @@ class Step:
 class TrainSampler:
     """Every record once an epoch in a seeded order, split over ranks and accumulated batches.
 
-    The order of an epoch depends on (seed, epoch) alone. A step takes the next ``batch_size * ranks * accum_steps``
-    records; the last step of an epoch takes what is left, shared as evenly as possible, unless ``drop_last``.
+    The order of an epoch depends on (seed, epoch) alone, with ``shards`` on those too. A step takes the next
+    ``batch_size * ranks * accum_steps`` records; the last step of an epoch takes what is left, shared as evenly as
+    possible, unless ``drop_last``.
 
     Args:
         num_records: Rows of the annotations.
@@ -68,6 +69,8 @@ class TrainSampler:
         rank: This process.
         seed: Seeds the order.
         drop_last: Leave out the records that do not fill a whole step.
+        shards: Number of the shard each record lies in, int [num_records]; None shuffles all records at once.
+        shuffle_shards: Shards mixed at a time; see ``order_by_shards``.
     """
 
     def __init__(
@@ -83,7 +86,10 @@ class TrainSampler:
         rank: int = 0,
         seed: int = 0,
         drop_last: bool = False,
+        shards: Sequence[int] | None = None,
+        shuffle_shards: int = 4,
     ):
+        self.shards, self.shuffle_shards = shards, shuffle_shards
         self.num_records, self.batch_size, self.frames, self.crop = num_records, batch_size, frames, crop
         self.repeats, self.accum_steps, self.ranks, self.rank = repeats, accum_steps, ranks, rank
         self.seed, self.drop_last = seed, drop_last
@@ -111,7 +117,11 @@ class TrainSampler:
 
     def steps(self) -> Iterator[Step]:
         """Yields the optimiser steps from the current position to the end of the epoch."""
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_records)
+        rng = np.random.default_rng([self.seed, self.epoch])
+        if self.shards is None:
+            order = rng.permutation(self.num_records)
+        else:
+            order = order_by_shards(self.shards, self.shuffle_shards, rng)
         for start in range(self.position, self.records_per_epoch, self.records_per_step):
             records = order[start : min(start + self.records_per_step, self.records_per_epoch)]
             width = self.batch_size * self.ranks
@@ -136,6 +146,28 @@ class TrainSampler:
         """Batches of this rank from the current position to the end of the epoch."""
         steps, rest = divmod(self.records_per_epoch - self.position, self.records_per_step)
         return steps * self.accum_steps + math.ceil(rest / (self.batch_size * self.ranks))
+
+
+def order_by_shards(shards: Sequence[int], window: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws an order of records in which no more than ``window`` shards are in use at any place.
+
+    The shards are shuffled and a window slides over them, one shard at a time: where it moves on, the first of its
+    shards is used up. The records of a shard are spread evenly, at random, over the places of the window that hold it.
+    So each shard has to be read once, and one at a time, while every batch is drawn from ``window`` shards.
+
+    Args:
+        shards: Number of the shard each record lies in, int [N].
+        window: At least 1. With as many as there are shards every order is as likely as any other.
+        rng: Draws the order.
+
+    Returns:
+        int64 [N], a permutation.
+    """
+    numbers, shard = np.unique(np.asarray(shards), return_inverse=True)
+    place = rng.permutation(len(numbers))[shard]
+    last = max(0, len(numbers) - window)  # place of the window that ends with the last shard
+    begin, end = np.maximum(place - window + 1, 0), np.minimum(place, last) + 1
+    return np.argsort(begin + (end - begin) * rng.random(len(place)), kind="stable")
 
 
 class EvalSampler:

@@ -77,14 +77,59 @@ class FrameFolder:
     num_frames: int | None = None
 
 
-Source = str | Path | bytes | BinaryIO | FrameFolder
+@dataclass(frozen=True)
+class ShardMember:
+    """A video stored inside a tar file.
+
+    Attributes:
+        path: The tar file.
+        name: Name of the member in it.
+        offset: Where the bytes of the video begin in the tar file.
+        size: How many there are.
+        crc32: Their check sum; None if it is not known.
+    """
+
+    path: str
+    name: str
+    offset: int
+    size: int
+    crc32: int | None = None
+
+
+class NamedBytes(bytes):
+    """The bytes of a video that were read from somewhere, which errors about it name.
+
+    Attributes:
+        name: What ``describe_source`` says of where they come from.
+    """
+
+    name: str = "memory"
+
+
+@dataclass(frozen=True)
+class ChunkSet:
+    """A long video stored as a folder of short files, each named by the second it begins at: ``0.mp4``, ``15.mp4``.
+
+    Attributes:
+        path: The folder.
+        seconds: Length of a chunk, the last one may be shorter; None takes it from the index file of the folder, or
+            from the names.
+    """
+
+    path: str
+    seconds: int | None = None
+
+
+Source = str | Path | bytes | BinaryIO | FrameFolder | ShardMember | ChunkSet
 
 
 def describe_source(source: Source) -> str:
     """Returns a short name of a source for messages: its path, or what kind of object it is."""
-    if isinstance(source, FrameFolder):
+    if isinstance(source, (FrameFolder, ChunkSet)):
         return source.path
-    if isinstance(source, bytes):
+    if isinstance(source, ShardMember):
+        return f"{source.path}:{source.name}"
+    if isinstance(source, bytes) and not isinstance(source, NamedBytes):
         return f"<{len(source)} bytes in memory>"
     if isinstance(source, (str, Path)):
         return str(source)
@@ -99,7 +144,8 @@ class VideoError(RuntimeError):
         self.source, self.reason = source, reason
 
     def __reduce__(self):  # workers send errors to the parent process
-        name = self.source if isinstance(self.source, (str, Path, FrameFolder)) else describe_source(self.source)
+        portable = isinstance(self.source, (str, Path, FrameFolder, ShardMember, ChunkSet))
+        name = self.source if portable else describe_source(self.source)
         return type(self), (name, self.reason)
 
 

@@ -22,7 +22,7 @@ from paddlevideo_fast.models.weights.checksum import (
     check_trailer,
     describe,
 )
-from paddlevideo_fast.models.weights.pickles import load_arrays
+from paddlevideo_fast.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
 

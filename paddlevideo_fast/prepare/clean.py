@@ -55,7 +55,8 @@ def write_clean(path: str, output: str, bad: Iterable[VideoRecord]) -> int:
 
 def _has_header(lines: list[bytes]) -> bool:
     first = lines[0].removeprefix(BOM) if lines else b""
-    return first.startswith(b"original_vido_id") or (b"youtube_id" in first and b"time_start" in first)
+    columns = ((b"youtube_id", b"time_start"), (b"video_id", b"start_timestamp"), (b"video_uid", b"start_second"))
+    return first.startswith(b"original_vido_id") or any(a in first and b in first for a, b in columns)
 
 
 def _lines_of(lines: list[bytes], rows: set[int]) -> set[int]:

@@ -137,3 +137,64 @@ def test_an_evaluation_takes_every_view_once(records, batch, ranks, views):
 def test_keys_travel_between_processes():
     key = SampleKey(3, 4, 8, 224, 5, 1)
     assert pickle.loads(pickle.dumps(key)) == key
+
+
+SHARDED = list(itertools.product((1, 3, 4, 9, 23), (1, 2, 4, 8)))
+
+
+def shards_of(count, seed=1):
+    """Shards of 1 to 40 records each, in the order records of shards have."""
+    return np.repeat(np.arange(count), np.random.default_rng(seed).integers(1, 41, count))
+
+
+def sharded(shards, batch, ranks, accum, window, **options):
+    return samplers(len(shards), batch, ranks, accum, shards=shards, shuffle_shards=window, **options)
+
+
+@pytest.mark.parametrize(("count", "window"), SHARDED)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shards_are_shuffled_inside_a_sliding_window(count, window, ranks):
+    shards = shards_of(count)
+    group = sharded(shards, 3, ranks, 2, window, seed=4)
+    orders = []
+    for epoch in (0, 1):
+        for sampler in group:
+            sampler.seek(epoch)
+        orders.append(in_order(group))
+        assert sorted(orders[-1]) == list(range(len(shards)))
+        touched = shards[orders[-1]].tolist()
+        open_at = np.zeros(len(touched), int)
+        for number in range(count):
+            first, last = touched.index(number), len(touched) - 1 - touched[::-1].index(number)
+            open_at[first : last + 1] += 1
+        assert open_at.max() <= min(window, count)
+        if window < count:
+            assert open_at[: len(touched) // 2].mean() > window / 2  # and they are mixed
+    assert len(shards) < 4 or orders[0] != orders[1]
+
+
+def test_a_window_of_all_shards_gives_every_order_alike():
+    shards, counts = np.array([0, 0, 1]), dict.fromkeys(itertools.permutations(range(3)), 0)
+    (sampler,) = sharded(shards, 1, 1, 1, 2, seed=0)
+    for epoch in range(1200):
+        sampler.seek(epoch)
+        counts[tuple(in_order([sampler]))] += 1
+    assert min(counts.values()) > 150 and max(counts.values()) < 250  # 200 each, give or take four deviations
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 7])
+def test_shards_resume_anywhere_with_another_number_of_ranks(after):
+    shards = shards_of(11)
+    first = sharded(shards, 2, 4, 2, 3, seed=3)
+    for sampler in first:
+        sampler.seek(1)
+    whole = in_order(first)
+    position = sum(step.num_records for step in itertools.islice(first[0].steps(), after))
+    for batch, ranks, accum in ((3, 1, 1), (5, 2, 1), (1, 3, 4)):
+        rest = sharded(shards, batch, ranks, accum, 3, seed=3)
+        for sampler in rest:
+            sampler.seek(1, position)
+        assert whole[:position] + in_order(rest) == whole
+    (again,) = sharded(shards, 2, 1, 1, 4, seed=3)
+    again.seek(1)
+    assert in_order([again]) != whole

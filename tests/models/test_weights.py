@@ -13,7 +13,7 @@ import pytest
 from paddle import nn
 
 from paddlevideo_fast.models.weights.load import WeightsError, load_weights, read_weights
-from paddlevideo_fast.models.weights.pickles import UnsafePickleError, load_arrays
+from paddlevideo_fast.pickles import UnsafePickleError, load_arrays
 
 
 def net(width=4):

@@ -13,7 +13,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog="SOURCE is a folder of class folders of videos (or of folders of frames), UCF101's trainlist01.txt, "
-        "Kinetics' CSV or Something-Something's JSON.",
+        "Kinetics' CSV or Something-Something's JSON. A pickle of Ego4D narrations (ego4d_train.pkl) becomes a CSV "
+        "of the same name, which is a list by itself; nothing in the pickle is executed.",
     )
     parser.add_argument("source", metavar="SOURCE", help="folder of class folders, or published annotation")
     parser.add_argument("output_dir", metavar="OUTPUT_DIR", help="folder to write the lists to")
@@ -35,8 +36,13 @@ def main() -> None:
     from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.data.annotations import load_class_names
     from paddlevideo_fast.prepare.lists import build_lists, count_table
+    from paddlevideo_fast.prepare.narrations import convert_narrations
 
     try:
+        if options.source.endswith(".pkl"):
+            path, rows = convert_narrations(options.source, options.output_dir)
+            print(f"{rows} rows in {path}, format ego4d")
+            return
         splits = build_lists(
             options.source,
             options.output_dir,

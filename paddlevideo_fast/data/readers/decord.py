@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.packets import PacketIndex, scan_packets
-from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, InexactReaderError, Limits, Source
 
@@ -16,7 +17,7 @@ BATCH = 32  # frames held at a time
 CODECS = ("h264", "hevc", "vp8", "vp9")
 
 
-class DecordReader(Reader):
+class DecordReader(FileReader):
     """Reads mp4, mov, mkv and webm files with H.264, HEVC, VP8 or VP9 through decord.
 
     Whether the frames are exact is judged from the packets, listed by PyAV; files in doubt are refused, and so are
@@ -36,7 +37,7 @@ class DecordReader(Reader):
     def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
         self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
-    def open(self, source: Source) -> DecordVideo:
+    def open_file(self, source: Source) -> DecordVideo:
         return DecordVideo(source, self.threads, self.limits)
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.reader import Reader, Video
 from paddlevideo_fast.data.video import InexactReaderError, Source, VideoInfo, View
 
 logger = logging.getLogger("paddlevideo_fast")
 
 
-class FallbackReader(Reader):
+class FallbackReader(FileReader):
     """Reads with ``first``; a source it raises InexactReaderError for is read with ``second`` instead.
 
     Attributes:
@@ -26,7 +27,7 @@ class FallbackReader(Reader):
         self.name, self.package = first.name, first.package
         self.fallbacks: Counter[str] = Counter()
 
-    def open(self, source: Source) -> Video:
+    def open_file(self, source: Source) -> Video:
         try:
             return FallbackVideo(self, self.first.open(source))
         except InexactReaderError as error:

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.packets import NO_TIME, TIMED, HeldPackets, PacketIndex, list_packets, open_stream
 from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, interleave, orientation, turn, turn_back
 from paddlevideo_fast.data.readers.pyav import PyavVideo
-from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import check_promises, resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, CropBox, Limits, Source, VideoError, VideoInfo, View
 
@@ -36,7 +37,7 @@ HELD_BYTES = 16 * 2**20  # of packets kept while a file is open; those of a larg
 FAR = 100  # packets; passing over more than these costs more than a seek
 
 
-class FusedReader(Reader):
+class FusedReader(FileReader):
     """Reads every file FFmpeg can decode, each as fast as its coding allows.
 
     Args:
@@ -66,7 +67,7 @@ class FusedReader(Reader):
     def __reduce__(self):
         return FusedReader, (self.threads, *self.limits, self.known.max_bytes)
 
-    def open(self, source: Source) -> FusedVideo:
+    def open_file(self, source: Source) -> FusedVideo:
         load_package("av", self.name)
         return FusedVideo(source, self)
 

@@ -8,15 +8,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.packets import DEMUXERS, TIMED, PacketIndex, scan_packets
-from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, InexactReaderError, Limits, Source
 
 OPTIONS = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 
 
-class OpencvReader(Reader):
+class OpencvReader(FileReader):
     """Reads files through ``cv2.VideoCapture``, from the first picture to the last wanted one.
 
     How many frames there are is judged from the packets, listed by PyAV; files in doubt are refused, and so is
@@ -35,7 +36,7 @@ class OpencvReader(Reader):
     def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
         self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
-    def open(self, source: Source) -> OpencvVideo:
+    def open_file(self, source: Source) -> OpencvVideo:
         return OpencvVideo(source, self.threads, self.limits)
 
 

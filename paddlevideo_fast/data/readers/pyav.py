@@ -8,9 +8,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, explain_size, open_stream, scan_packets
 from paddlevideo_fast.data.readers.pictures import Converter, interleave, turn
-from paddlevideo_fast.data.readers.reader import Reader, Video, load_package
+from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, DamagedVideoError, Limits, Source, VideoError
 
@@ -18,7 +19,7 @@ from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, DamagedVideoErro
 STREAMING = ("mpegts", "mpeg", "mpegvideo", "m4v", "h264", "hevc")
 
 
-class PyavReader(Reader):
+class PyavReader(FileReader):
     """Reads every file FFmpeg can decode, frame after frame from the start.
 
     Args:
@@ -33,7 +34,7 @@ class PyavReader(Reader):
     def __init__(self, threads: int = 1, max_pixels: int = MAX_PIXELS, max_frames: int = MAX_FRAMES):
         self.threads, self.limits = threads, Limits(max_pixels, max_frames)
 
-    def open(self, source: Source) -> PyavVideo:
+    def open_file(self, source: Source) -> PyavVideo:
         load_package("av", self.name)
         return PyavVideo(source, self.threads, self.limits)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from paddlevideo_fast.data.video import FrameFolder, Limits, Source, VideoError
+from paddlevideo_fast.data.shards import read_member
+from paddlevideo_fast.data.video import FrameFolder, Limits, ShardMember, Source, VideoError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 PLAYLISTS = (b"#EXTM3U", b"ffconcat", b"[playlist]", b"<?xml", b"<MPD", b"v=0\r\n", b"v=0\n")
@@ -29,6 +30,8 @@ def resolve(source: Source) -> str | BinaryIO:
         raise VideoError(source, "is a folder of images; the 'frames' reader takes those")
     if isinstance(source, (str, Path)):
         return _resolve_path(source)
+    if isinstance(source, ShardMember):
+        source = read_member(source)
     stream = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
     if not hasattr(stream, "read"):
         kind = type(source).__name__

@@ -10,7 +10,7 @@ import numpy as np
 import paddle
 
 from paddlevideo_fast.models.weights.checksum import check_beside, check_trailer
-from paddlevideo_fast.models.weights.pickles import load_arrays
+from paddlevideo_fast.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
 

@@ -1,4 +1,4 @@
-"""Reading pickled weights without executing anything: arrays and plain containers only."""
+"""Reading pickles without executing anything: arrays, text, numbers and plain containers only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _ALLOWED = {
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise UnsafePickleError(f"asks for {module}.{name}, which weights have no need of; it was not executed")
+            name = f"{module}.{name}"
+            raise UnsafePickleError(f"asks for {name}, which weights and lists do not need; it was not executed")
         return super().find_class(module, name)
 
 
