@@ -186,6 +186,11 @@ class Limits(NamedTuple):
         if width * height > self.max_pixels:
             raise VideoError(source, self.too_large(width, height, what))
 
+    @property
+    def for_decoder(self) -> str:
+        """FFmpeg's ``max_pixels``: a little more, as a decoder counts the margins it adds itself."""
+        return str(min(self.max_pixels + self.max_pixels // 8 + 2**17, 2**31 - 1))
+
     def too_large(self, width: int, height: int, what: str = "its pictures are") -> str:
         size = f"{width}x{height} = {width * height} pixels"
         return f"{what} {size}, more than max_pixels={self.max_pixels} allows"

@@ -179,7 +179,8 @@ def test_one_key_frame_in_ten_minutes(reader, tmp_path, monkeypatch):
     for clip, view in zip(clips, views, strict=True):
         assert [read_number(picture) for picture in clip] == [int(index) % 64 for index in view.indices]
     held = 36 if reader == "decord" else 16  # its batches have up to 32 frames
-    assert peak < held * 96 * 64 * 3 + 400_000
+    coded = 2 * path.stat().st_size if reader == "fused" else 0  # small files are held as they are, and cut to packets
+    assert peak < held * 96 * 64 * 3 + 400_000 + coded
     assert decoded == (count if reader == "pyav" else 0)
 
 

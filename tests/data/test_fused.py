@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conftest import MAKERS, NUM_FRAMES, decode_all, encode, to_rgb
 
-from paddlevideo_fast.data.readers import READERS, CropBox, VideoError, View, build_reader
-from paddlevideo_fast.data.readers import fused as fused_module
+from paddlevideo_fast.data.readers import READERS, CropBox, VideoError, View, build_reader, feeds
 from paddlevideo_fast.data.readers.bitstream import picture_layer
+from paddlevideo_fast.data.readers.feeds import DemuxedFeed, Mp4Feed
 from paddlevideo_fast.data.readers.pictures import turn, turn_back
 
 # The files whose packets leave a doubt that decoding them once does not settle: read from the start.
@@ -24,14 +24,15 @@ SEQUENTIAL = ["packed.avi", "vp8_hidden.webm", "wmv2.wmv", "mpeg2.mpg", "mid_gop
 
 def fed_packets(monkeypatch):
     """A list that gets the numbers of the packets the decoder is given."""
-    numbers, original = [], fused_module.FusedVideo._packets
+    numbers: list[int] = []
+    for feed in (DemuxedFeed, Mp4Feed):
 
-    def record(self, *arguments):
-        for packet in original(self, *arguments):
-            numbers.append(packet.pts)
-            yield packet
+        def record(self, wanted, original=feed.packets):
+            for packet in original(self, wanted):
+                numbers.append(packet.pts)
+                yield packet
 
-    monkeypatch.setattr(fused_module.FusedVideo, "_packets", record)
+        monkeypatch.setattr(feed, "packets", record)
     return numbers
 
 
@@ -60,8 +61,8 @@ def test_every_frame_alone(name, video_file):
 @pytest.mark.parametrize("far", [0, 100])
 def test_packets_of_large_files_are_read_when_needed(name, far, video_file, monkeypatch):
     """Nothing is held and every jump is a seek; the second opening knows the packets from the first."""
-    monkeypatch.setattr(fused_module, "HELD_BYTES", 0)
-    monkeypatch.setattr(fused_module, "FAR", far)
+    monkeypatch.setattr(feeds, "HELD_BYTES", 0)
+    monkeypatch.setattr(feeds, "FAR", far)
     every = build_reader("pyav").read(video_file(name), np.arange(build_reader("pyav").probe(video_file(name))[0]))
     random, reader = np.random.default_rng(1), build_reader("fused")
     for _ in range(2):
@@ -198,6 +199,35 @@ def test_boxes_match_the_reference_transform(kind, scenes):
             assert psnr > 38 and abs(np.mean(got - expected)) < 0.5, (box, size, psnr)
 
 
+SHARED = Path(__file__).parents[2].parent / "shared"
+CLIPS = [
+    path
+    for folder in ("videos", "cases/inputs")
+    for path in sorted((SHARED / folder).glob("*.*"))
+    if path.suffix != ".txt"
+]
+
+
+@pytest.mark.parametrize("path", CLIPS, ids=lambda path: path.name)
+def test_shared_clips_match_sequential_decoding(path):
+    random = np.random.default_rng(0)
+    try:
+        plain = build_reader("pyav").open(path)
+    except VideoError:
+        pytest.skip("not a readable video")
+    reader = build_reader("fused")
+    with plain, reader.open(path) as video:
+        assert video.info == plain.info and (video.damage is None) == (plain.damage is None)
+        for _ in range(6):
+            indices = random.integers(0, plain.info.num_frames, random.integers(1, 9))
+            try:
+                expected = plain.read([View(indices)])[0]
+            except VideoError:
+                continue
+            np.testing.assert_array_equal(video.read([View(indices)])[0], expected)
+    assert not reader.fallbacks or "corrupt" in path.name
+
+
 def test_several_views_cost_one_decode(video_file, monkeypatch):
     numbers = fed_packets(monkeypatch)
     crops = [CropBox(x, 0, 64, 64) for x in (0, 16, 32)]
@@ -210,11 +240,8 @@ def test_several_views_cost_one_decode(video_file, monkeypatch):
 
 
 def test_a_frame_that_does_not_come_is_decoded_from_the_start(video_file, monkeypatch, caplog):
-    original = fused_module.FusedVideo._packets
-    lost = {19}
-    monkeypatch.setattr(
-        fused_module.FusedVideo, "_packets", lambda *a: (packet for packet in original(*a) if packet.pts not in lost)
-    )
+    original = Mp4Feed.packets
+    monkeypatch.setattr(Mp4Feed, "packets", lambda *a: (packet for packet in original(*a) if packet.pts != 19))
     every = to_rgb(decode_all(video_file("no_b.mp4")))
     reader, indices = build_reader("fused"), [3, 19, 25]
     with caplog.at_level(logging.WARNING, "paddlevideo_fast"):

@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from paddlevideo_fast.data.readers.chunked import FileReader
-from paddlevideo_fast.data.readers.packets import NO_TIME, TIMED, HeldPackets, PacketIndex, list_packets, open_stream
+from paddlevideo_fast.data.readers.feeds import DemuxedFeed, Mp4Feed
+from paddlevideo_fast.data.readers.mp4 import Mp4Samples, read_samples
+from paddlevideo_fast.data.readers.packets import PacketIndex
 from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, interleave, orientation, turn, turn_back
 from paddlevideo_fast.data.readers.pyav import PyavVideo
 from paddlevideo_fast.data.readers.reader import Video, load_package
@@ -33,8 +35,7 @@ from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, CropBox, Limits,
 
 logger = logging.getLogger("paddlevideo_fast")
 
-HELD_BYTES = 16 * 2**20  # of packets kept while a file is open; those of a larger file are read when they are needed
-FAR = 100  # packets; passing over more than these costs more than a seek
+Feed = DemuxedFeed | Mp4Feed
 
 
 class FusedReader(FileReader):
@@ -88,6 +89,7 @@ class Facts:
         info: What a plan is drawn from.
         damage: What is wrong with it; None if nothing is known to be.
         selective: Frames may be decoded without all that come before.
+        samples: Where its packets lie, if it says so itself.
     """
 
     index: PacketIndex
@@ -95,11 +97,12 @@ class Facts:
     info: VideoInfo
     damage: str | None
     selective: bool
+    samples: Mp4Samples | None = None
 
     @property
     def num_bytes(self) -> int:
-        arrays = [self.order, *(value for value in vars(self.index).values() if isinstance(value, np.ndarray))]
-        return 1000 + sum(array.nbytes for array in arrays)
+        values = [self.order, *vars(self.index).values(), *(vars(self.samples).values() if self.samples else ())]
+        return 1000 + sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 class FactsCache:
@@ -134,6 +137,27 @@ class FactsCache:
 class FusedVideo(Video):
     """A video of which only what is wanted is decoded, converted and moved."""
 
+    def __init__(self, source: Source, reader: FusedReader):
+        self.source, self._reader = source, reader
+        self._place = resolve(source)
+        self._key = _identity(self._place)
+        self._feed: Feed | None = None
+        self._plain: PyavVideo | None = None
+        self._boxes: dict[tuple, BoxConverter] = {}
+        self._convert = Converter()
+        try:
+            facts = reader.known.get(self._key)
+            if facts is None:
+                facts = self._learn()
+                reader.known.put(self._key, facts)
+            else:
+                self._open(facts)
+        except BaseException:
+            self.close()
+            raise
+        self._facts, self.info, self.damage = facts, facts.info, facts.damage
+        self.codec, self.container = facts.index.codec, facts.index.container
+
     @property
     def selective(self) -> bool:
         """Whether frames are decoded without all that come before."""
@@ -144,54 +168,45 @@ class FusedVideo(Video):
         """int64 [num_frames], the number of the packet each frame comes from."""
         return self._facts.order
 
-    def __init__(self, source: Source, reader: FusedReader):
-        self.source, self._reader = source, reader
-        self._place = resolve(source)
-        self._key = _identity(self._place)
-        self._opened = ExitStack()
-        self._held, self._position = HeldPackets(0), 0
-        self._plain: PyavVideo | None = None
-        self._boxes: dict[tuple, BoxConverter] = {}
-        self._convert = Converter()
-        try:
-            facts = reader.known.get(self._key)
-            if facts is None:
-                facts = self._learn()
-                reader.known.put(self._key, facts)
-            elif facts.selective:
-                self._open()
-            elif self._plain is None:
-                self._plain = PyavVideo(source, reader.threads, reader.limits, facts.index, facts.order)
-        except BaseException:
-            self.close()
-            raise
-        self._facts, self.info, self.damage = facts, facts.info, facts.damage
-        self.codec, self.container = facts.index.codec, facts.index.container
-
-    def _open(self) -> None:
-        opened = open_stream(self.source, self._place, self._reader.limits, self._reader.threads)
-        self._container, self._stream = self._opened.enter_context(opened)
-        self._position = 0
+    def _open(self, facts: Facts) -> None:
+        limits, threads = self._reader.limits, self._reader.threads
+        if not facts.selective:
+            self._plain = PyavVideo(self.source, threads, limits, facts.index, facts.order)
+        elif facts.samples is not None:
+            self._feed = Mp4Feed(self._place, limits, threads, facts.samples)
+        else:
+            self._feed = DemuxedFeed(self.source, self._place, limits, threads, facts.index)
 
     def _learn(self) -> Facts:
         """Lists the packets and judges from them; where that leaves a doubt, decodes the file once."""
-        upright = check_promises(self.source, self._place, self._reader.limits)
-        self._open()
-        self._held = HeldPackets(HELD_BYTES)
-        index = list_packets(
-            self.source, self._place, self._container, self._stream, self._reader.limits, self._held, upright
-        )
-        self._position = len(index.pts)
+        limits, threads = self._reader.limits, self._reader.threads
+        upright, samples = self._look()
+        if samples is not None:
+            limits.check_size(self.source, *samples.index.coded_size)
+            self._feed = Mp4Feed(self._place, limits, threads, samples)
+            index = samples.index
+            return Facts(index, index.order, index.info(index.order), None, True, samples)
+        self._feed = DemuxedFeed(self.source, self._place, limits, threads, upright=upright)
+        index = self._feed.index
         if index.doubt() is None and index.order is not None and _seekable(index):
             return Facts(index, index.order, index.info(index.order), None, True)
-        plain = PyavVideo(self.source, self._reader.threads, self._reader.limits)
+        plain = PyavVideo(self.source, threads, limits)
         order = plain.decode_order() if plain.order is None else plain.order
         one_to_one = order.min() >= 0 and len(np.unique(order)) == len(index.pts)
         if one_to_one and plain.damage is None and _seekable(index):
             return Facts(plain.index, order, plain.info, None, True)
-        self._opened.close()
-        self._held, self._plain = HeldPackets(0), plain
+        self._feed.close()
+        self._plain = plain
         return Facts(plain.index, order, plain.info, plain.damage, False)
+
+    def _look(self) -> tuple[bool, Mp4Samples | None]:
+        """Returns whether the pictures are known to be coded upright, and where an mp4 file says they lie."""
+        with ExitStack() as stack:
+            file = self._place
+            if isinstance(file, str):
+                file = stack.enter_context(open(file, "rb"))
+            upright = check_promises(self.source, file, self._reader.limits)
+            return upright, read_samples(file) if upright else None
 
     def decode(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yields (index, PyAV frame) of the wanted frames, in rising order."""
@@ -206,8 +221,8 @@ class FusedVideo(Video):
                         break
                     yield index, frame
                     done += 1
-            except av.FFmpegError as error:
-                reason = f"decoding a part of it failed ({error.strerror})"
+            except (av.FFmpegError, ValueError) as error:
+                reason = f"decoding a part of it failed ({getattr(error, 'strerror', error)})"
             if done == len(indices):
                 return
             self._fall_back(reason)
@@ -220,7 +235,7 @@ class FusedVideo(Video):
 
     def _fall_back(self, reason: str) -> None:
         self._reader.note_fallback(self.source, reason)
-        self._opened.close()
+        self._feed.close()
         self._plain = PyavVideo(self.source, self._reader.threads, self._reader.limits)
         shown, promised = self._plain.info, self._facts.info
         self._facts = Facts(self._plain.index, self._plain.order, shown, self._plain.damage, False)
@@ -230,11 +245,11 @@ class FusedVideo(Video):
 
     def _selected(self, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
         """Yields (index, PyAV frame) of the wanted frames that come out when only what they need is decoded."""
-        wanted = dict(zip(self._facts.order[np.asarray(indices)].tolist(), indices, strict=True))
-        context = self._stream.codec_context
-        for numbers in self.packets_to_decode(indices):
+        numbers, context = self.order[np.asarray(indices)], self._feed.context
+        wanted = dict(zip(numbers.tolist(), indices, strict=True))
+        for start, stop in self._ranges(numbers):
             context.flush_buffers()
-            for packet in self._packets(numbers):
+            for packet in self._feed.packets(self._feed.needed(start, stop, numbers)):
                 for frame in context.decode(packet):
                     if frame.pts in wanted:
                         yield wanted[frame.pts], frame
@@ -248,16 +263,18 @@ class FusedVideo(Video):
         Args:
             indices: Frame indices in rising order, inside the video.
         """
-        index, order = self._facts.index, self._facts.order
-        times = index.pts
+        numbers = self.order[np.asarray(indices)]
+        return [self._feed.needed(start, stop, numbers) for start, stop in self._ranges(numbers)]
+
+    def _ranges(self, numbers: np.ndarray) -> list[tuple[int, int]]:
+        """Returns the (first, last) packets of each start at a key frame, in the order of the pictures wanted."""
+        index, times = self._facts.index, self._facts.index.pts
         if not index.distinct_times:
-            times = np.empty_like(order)
-            times[order] = np.arange(len(order))
-        wanted, starts = order[np.asarray(indices)], np.flatnonzero(index.start)
-        needed = ~index.droppable
-        needed[wanted] = True
+            times = np.empty_like(self.order)
+            times[self.order] = np.arange(len(self.order))
+        starts = np.flatnonzero(index.start)
         ranges: list[tuple[int, int]] = []
-        for number in wanted.tolist():
+        for number in numbers.tolist():
             safe = starts[: np.searchsorted(starts, number, side="right")]
             safe = safe[times[safe] <= times[number]]
             start = int(safe[-1]) if len(safe) else 0
@@ -265,51 +282,7 @@ class FusedVideo(Video):
                 ranges[-1] = (ranges[-1][0], max(ranges[-1][1], number))
             else:
                 ranges.append((start, number))
-        return [start + np.flatnonzero(needed[start : stop + 1]) for start, stop in ranges]
-
-    def _packets(self, numbers: np.ndarray) -> Iterator[Any]:
-        """Yields the packets of rising numbers, each with its number as its time.
-
-        A decoder hands on with a picture whatever time it was given, in files without times too.
-        """
-        if self._held.packets:
-            for number in numbers.tolist():
-                packet = self._held.packets[number]
-                packet.pts = number
-                yield packet
-            return
-        wanted = set(numbers.tolist())
-        for number, packet in self._demuxed(int(numbers[0]), int(numbers[-1])):
-            if number in wanted:
-                packet.pts = number
-                yield packet
-
-    def _demuxed(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
-        """Yields (number, packet) from ``start`` to ``stop``; ends early where the demuxer gives other packets."""
-        index = self._facts.index
-        if not self._position <= start <= self._position + FAR:
-            if index.container in TIMED and index.distinct_times:  # other containers count anew after a seek
-                # By presentation time: by decoding time FFmpeg lands one key frame early in mp4.
-                self._container.seek(int(index.pts[start]), stream=self._stream)
-                self._position = -1  # to be found by the time of the first packet
-            elif start < self._position:
-                self._opened.close()
-                self._open()
-        for packet in self._container.demux(self._stream):
-            if packet.size == 0:
-                continue
-            time = NO_TIME if packet.pts is None else packet.pts
-            if self._position < 0:
-                found = np.flatnonzero(index.pts[: start + 1] == time)
-                self._position = int(found[0]) if len(found) else len(index.pts)
-            number = self._position
-            if number >= len(index.pts) or index.pts[number] != time:
-                return
-            self._position += 1
-            if number >= start:
-                yield number, packet
-            if number >= stop:
-                return
+        return ranges
 
     def render(self, index: int, picture: Any, view: View, out: np.ndarray) -> None:
         """Writes what a view shows of a PyAV frame into ``out``, uint8 [height, width, 3]."""
@@ -342,8 +315,8 @@ class FusedVideo(Video):
             yield index, self._whole(frame)
 
     def close(self) -> None:
-        self._opened.close()
-        self._held = HeldPackets(0)
+        if self._feed is not None:
+            self._feed.close()
         if self._plain is not None:
             self._plain.close()
 

@@ -167,7 +167,7 @@ def open_stream(source: Source, place: str | BinaryIO, limits: Limits, threads: 
     Args:
         source: What the caller named, for messages.
         place: What ``sources.resolve`` made of it.
-        limits: The decoder makes no picture much larger than these allow; it counts the margins it adds itself.
+        limits: The decoder makes no picture much larger than these allow.
         threads: Decoder threads; 0 lets the decoder choose.
 
     Yields:
@@ -180,7 +180,7 @@ def open_stream(source: Source, place: str | BinaryIO, limits: Limits, threads: 
 
     if not isinstance(place, str):
         place.seek(0)
-    bounds = {"max_pixels": str(min(limits.max_pixels + limits.max_pixels // 8 + 2**17, 2**31 - 1))}
+    bounds = {"max_pixels": limits.for_decoder}
     try:
         # The prefix keeps names such as "a:b.mp4" from being taken for a protocol.
         container = av.open(
@@ -330,7 +330,7 @@ def list_packets(
         last_duration=last[1],
         span=float((last_dts - first_dts) * stream.time_base) if last_dts > first_dts else 0.0,
         duration=float((stream.duration or 0) * (stream.time_base or 0)),
-        rate=_sane_rate(stream.average_rate) or _sane_rate(stream.guessed_rate),
+        rate=sane_rate(stream.average_rate) or sane_rate(stream.guessed_rate),
         coded_size=shown[:2],
         turns=shown[2],
         mirrored=shown[3],
@@ -341,7 +341,7 @@ def list_packets(
     )
 
 
-def _sane_rate(rate: Fraction | None) -> float:
+def sane_rate(rate: Fraction | None) -> float:
     return float(rate) if rate and MIN_RATE <= rate <= MAX_RATE else 0.0
 
 
