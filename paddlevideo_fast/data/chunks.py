@@ -83,6 +83,15 @@ def list_chunks(source: ChunkSet) -> tuple[int, str, list[int]]:
     return seconds, suffixes[0], [start // seconds for start in starts]
 
 
+def chunk_length(seconds: int, infos: Mapping[int, VideoInfo]) -> int:
+    """Returns the length of a chunk where names ``seconds`` apart may be all that is left of more.
+
+    Of 0.mp4, 15.mp4 and 30.mp4 without 15.mp4 the names say 30 s; what the files last tells.
+    """
+    longest = max(1, round(max(info.duration for info in infos.values())))
+    return longest if len(infos) > 1 and longest < seconds and seconds % longest == 0 else seconds
+
+
 def index_chunks(
     source: ChunkSet,
     seconds: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import paddle
 
+from paddlevideo_fast.data.readers import READERS
 from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.optim import trainable
 
@@ -18,7 +19,8 @@ def banner(run: Training) -> dict[str, str]:
     if reference:
         rule = f" = {config.optimizer.lr:g} x {run.global_batch} / {reference} (batch the rate was tuned for)"
     weights = sum(p.size for p in trainable(run.model)) / 1e6
-    fallback = f", falls back to {data.fallback}" if data.fallback not in (None, data.reader) else ""
+    refuses = READERS[data.reader.name].may_refuse and data.fallback not in (None, data.reader.name)
+    fallback = f", falls back to {data.fallback}" if refuses else ""
     return {
         "model": f"{config.model.name}, {weights:.2f} M trained weights, {len(run.class_names or [])} class names",
         "clips": f"{data.num_frames} frames of {data.crop_size}x{data.crop_size}, {data.sampling.name} sampling",
@@ -29,7 +31,7 @@ def banner(run: Training) -> dict[str, str]:
         ),
         "learning rate": f"{config.schedule.name}, starts at {start:.4g}, peak {peak:.4g}{rule}",
         "epochs": f"{config.epochs} of {sampler.steps_per_epoch} steps over {len(run.records)} records",
-        "reader": f"{data.reader}{fallback}; {data.num_workers} threads",
+        "reader": f"{data.reader.name}{fallback}; {data.num_workers} threads",
         "precision": run.precision.description,
         **{f"fast path: {name}": how for name, how in getattr(run.model, "fast_paths", {}).items()},
         "output": str(run.output_dir.absolute()),

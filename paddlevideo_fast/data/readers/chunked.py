@@ -13,7 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from paddlevideo_fast.data.chunks import INDEX, MAKE_INDEX, ChunkIndex, index_chunks, list_chunks, read_index
+from paddlevideo_fast.data.chunks import (
+    INDEX,
+    MAKE_INDEX,
+    ChunkIndex,
+    chunk_length,
+    index_chunks,
+    list_chunks,
+    read_index,
+)
 from paddlevideo_fast.data.readers.reader import Reader, Video
 from paddlevideo_fast.data.video import (
     ChunkSet,
@@ -185,7 +193,7 @@ def examine_chunks(source: ChunkSet, reader: Reader, complete: bool = False) -> 
     infos: dict[int, VideoInfo] = {}
     damaged: set[int] = set()
     kinds, problem = ("", ""), None
-    for number in present if not complete else range(present[-1] + 1):
+    for number in range(present[-1] + 1) if complete else present:
         path = os.path.join(os.path.abspath(source.path), f"{number * seconds}{suffix}")
         try:
             with reader.open(path) as video:
@@ -199,5 +207,12 @@ def examine_chunks(source: ChunkSet, reader: Reader, complete: bool = False) -> 
             problem = problem or VideoError(source, f"{path}: {error.reason}")
     if problem is not None and (complete or not infos):
         raise problem
-    index = index_chunks(source, seconds, suffix, infos, damaged, present[-1] + 1)
+    length = source.seconds or chunk_length(seconds, infos)
+    step = seconds // length
+    infos = {number * step: info for number, info in infos.items()}
+    damaged = {number * step for number in damaged}
+    index = index_chunks(source, length, suffix, infos, damaged, present[-1] * step + 1)
+    gone = [number for number in range(len(index.firsts) - 1) if number not in infos]
+    if complete and gone:
+        raise VideoError(source, f"{index.name(gone[0])} is missing: the others last {length} s")
     return replace(index, codec=kinds[0], container=kinds[1])

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import stat
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from paddlevideo_fast.data.video import (
 )
 
 IMAGE = re.compile(r"(.*?)(\d+)(\.(?:jpe?g|png))$", re.IGNORECASE)
+NO_IMAGE = "is truncated or not a JPEG or PNG image"
 FIELD = re.compile(r"\{[^{}]*\}")
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -78,22 +80,26 @@ class FramesVideo(Video):
 
     def __init__(self, source: Source, fps: float, limits: Limits):
         self.source, self._limits = source, limits
-        self._files = list_frames(source)
-        count = len(self._files)
+        self._folder, self._names = _find_images(source)
+        count = len(self._names)
         limits.check_count(source, count)
-        self.codec = "png" if self._files[0].lower().endswith("png") else "jpeg"
-        height, width = self._decode(0).shape[:2]
+        self.codec = "png" if self._names[0].lower().endswith("png") else "jpeg"
+        _, (width, height) = self._read_file(0)
         self.info = VideoInfo(count, fps, width, height, count / fps if fps else 0.0)
 
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         for index in indices:
-            yield index, self._decode(index)
+            picture = decode_image(self._read_file(index)[0])
+            if picture is None:
+                raise self._damaged(index, NO_IMAGE)
+            yield index, picture
 
-    def _decode(self, index: int) -> np.ndarray:
-        path = self._files[index]
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise self._damaged(index, "is not a regular file")
+    def _read_file(self, index: int) -> tuple[bytes, tuple[int, int]]:
+        """Returns the bytes of an image, and the width and height its header says."""
+        path = self._path(index)
         try:
+            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+                raise self._damaged(index, "is not a regular file")
             data = Path(path).read_bytes()
         except OSError as error:
             raise self._damaged(index, f"cannot be read ({error.strerror})") from error
@@ -102,13 +108,15 @@ class FramesVideo(Video):
         size = image_size(data)
         if size and size[0] * size[1] > self._limits.max_pixels:
             raise self._damaged(index, self._limits.too_large(*size, "is"))
-        picture = decode_image(data) if size else None
-        if picture is None:
-            raise self._damaged(index, f"is truncated or not a JPEG or PNG image ({len(data)} bytes)")
-        return picture
+        if size is None or _is_cut(data):
+            raise self._damaged(index, f"{NO_IMAGE} ({len(data)} bytes)")
+        return data, size
+
+    def _path(self, index: int) -> str:
+        return os.path.join(self._folder, self._names[index])
 
     def _damaged(self, index: int, reason: str) -> DamagedVideoError:
-        return DamagedVideoError(self.source, f"{self._files[index]} {reason}", index)
+        return DamagedVideoError(self.source, f"{self._path(index)} {reason}", index)
 
     def close(self) -> None:
         pass
@@ -121,6 +129,12 @@ def list_frames(source: Source) -> list[str]:
         VideoError: Not a folder, or no images.
         DamagedVideoError: A number is missing between two others.
     """
+    folder, names = _find_images(source)
+    return [os.path.join(folder, name) for name in names]
+
+
+def _find_images(source: Source) -> tuple[str, list[str]]:
+    """Returns the absolute path of a folder and the names of its images in order; raises as ``list_frames``."""
     if isinstance(source, (str, Path)):
         source = FrameFolder(str(source))
     if not isinstance(source, FrameFolder):
@@ -133,7 +147,7 @@ def list_frames(source: Source) -> list[str]:
     numbered = _match_template(source, names) if source.template else _match_any(source, names)
     if source.start is not None:
         numbered = {number: name for number, name in numbered.items() if number >= source.start}
-    return [os.path.join(folder, name) for name in _in_order(source, numbered)]
+    return folder, _in_order(source, numbered)
 
 
 def _match_template(source: FrameFolder, names: list[str]) -> dict[int, str]:

@@ -27,7 +27,7 @@ from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.feeds import DemuxedFeed, Mp4Feed
 from paddlevideo_fast.data.readers.mp4 import Mp4Samples, read_samples
 from paddlevideo_fast.data.readers.packets import PacketIndex
-from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, interleave, orientation, turn, turn_back
+from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, orientation, turn, turn_back
 from paddlevideo_fast.data.readers.pyav import PyavVideo
 from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import check_promises, resolve
@@ -52,7 +52,7 @@ class FusedReader(FileReader):
     """
 
     name = "fused"
-    package = "av"
+    package = "cv2"
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class FusedReader(FileReader):
 
     def open_file(self, source: Source) -> FusedVideo:
         load_package("av", self.name)
+        load_package("cv2", self.name)
         return FusedVideo(source, self)
 
     def note_fallback(self, source: Source, reason: str) -> None:
@@ -286,6 +287,8 @@ class FusedVideo(Video):
 
     def render(self, index: int, picture: Any, view: View, out: np.ndarray) -> None:
         """Writes what a view shows of a PyAV frame into ``out``, uint8 [height, width, 3]."""
+        import cv2
+
         coded, turns, mirrored = self._facts.index.coded_size, self._facts.index.turns, self._facts.index.mirrored
         box = view.crop or CropBox(0, 0, self.info.width, self.info.height)
         scaled = out.shape[:2] != (box.height, box.width)
@@ -297,18 +300,16 @@ class FusedVideo(Video):
             size = out.shape[1::-1] if turns % 2 == 0 else out.shape[:2]
             if (place, size) not in self._boxes:
                 self._boxes[place, size] = BoxConverter(place, size)
-            planes = self._boxes[place, size](picture)
+            part = self._boxes[place, size](picture)
         else:
             rows, columns = slice(place.y, place.y + place.height), slice(place.x, place.x + place.width)
-            planes = [plane[rows, columns] for plane in self._convert(picture, *coded)]
-        if turns or mirrored:
-            planes = [turn(plane, turns, mirrored) for plane in planes]
-        interleave([plane[:, ::-1] for plane in planes] if view.flip else planes, out)
+            part = self._convert(picture, *coded)[rows, columns]
+        part = turn(part, turns, mirrored)
+        out[:] = cv2.flip(np.ascontiguousarray(part), 1) if view.flip else part
 
     def _whole(self, frame: Any) -> np.ndarray:
         index = self._facts.index
-        planes = [turn(plane, index.turns, index.mirrored) for plane in self._convert(frame, *index.coded_size)]
-        return interleave(planes, np.empty((*planes[0].shape, 3), np.uint8))
+        return np.ascontiguousarray(turn(self._convert(frame, *index.coded_size), index.turns, index.mirrored))
 
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         for index, frame in self.decode(indices):

@@ -10,7 +10,7 @@ import numpy as np
 
 from paddlevideo_fast.data.readers.chunked import FileReader
 from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, explain_size, open_stream, scan_packets
-from paddlevideo_fast.data.readers.pictures import Converter, interleave, turn
+from paddlevideo_fast.data.readers.pictures import Converter, turn
 from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, DamagedVideoError, Limits, Source, VideoError
@@ -138,9 +138,8 @@ class PyavVideo(Video):
 
     def pictures(self, indices: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         for index, frame in self.frames_at(indices):
-            planes = self._convert(frame, *self.index.coded_size)
-            planes = [turn(plane, self.index.turns, self.index.mirrored) for plane in planes]
-            yield index, interleave(planes, np.empty((*planes[0].shape, 3), np.uint8))
+            picture = self._convert(frame, *self.index.coded_size)
+            yield index, np.ascontiguousarray(turn(picture, self.index.turns, self.index.mirrored))
 
     def close(self) -> None:
         if hasattr(self._decoder, "close"):

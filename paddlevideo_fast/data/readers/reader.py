@@ -194,8 +194,9 @@ def load_package(module: str, reader: str) -> ModuleType:
     """
     try:
         return importlib.import_module(module)
-    except (ImportError, OSError) as error:
-        cause = f"cannot be loaded ({error})" if has_package(module) else "is not installed"
+    except (ImportError, OSError, RuntimeError) as error:  # decord raises the last, over several lines
+        reason = " ".join(str(error).split())
+        cause = f"cannot be loaded ({reason})" if has_package(module) else "is not installed"
         raise ImportError(missing_package(module, reader, cause)) from error
 
 
