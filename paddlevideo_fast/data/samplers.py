@@ -89,6 +89,8 @@ class TrainSampler:
         shards: Sequence[int] | None = None,
         shuffle_shards: int = 4,
     ):
+        if shards is not None and len(shards) != num_records:
+            raise ValueError(f"shards has {len(shards)} entries for {num_records} records")
         self.shards, self.shuffle_shards = shards, shuffle_shards
         self.num_records, self.batch_size, self.frames, self.crop = num_records, batch_size, frames, crop
         self.repeats, self.accum_steps, self.ranks, self.rank = repeats, accum_steps, ranks, rank
@@ -173,9 +175,12 @@ def order_by_shards(shards: Sequence[int], window: int, rng: np.random.Generator
 class EvalSampler:
     """All views of every record exactly once; the records are dealt to the ranks in turn.
 
+    A batch holds whole records, so that all views of one share a decode: as many as fit into ``batch_size`` clips, or
+    one with more.
+
     Args:
         num_records: Rows of the annotations.
-        batch_size: Clips per rank and batch.
+        batch_size: Clips of a forward pass.
         frames: Frames of a clip.
         crop: Side of a clip in pixels.
         num_views: Views of a record.
@@ -187,6 +192,7 @@ class EvalSampler:
         self, num_records: int, batch_size: int, frames: int, crop: int, *, num_views: int = 1, ranks=1, rank=0
     ):
         self.batch_size = batch_size
+        self.clips_per_batch = max(1, batch_size // num_views) * num_views
         self.keys = [
             SampleKey(0, index, frames, crop, view=view)
             for index in range(rank, num_records, ranks)
@@ -194,8 +200,8 @@ class EvalSampler:
         ]
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        for start in range(0, len(self.keys), self.batch_size):
-            yield self.keys[start : start + self.batch_size]
+        for start in range(0, len(self.keys), self.clips_per_batch):
+            yield self.keys[start : start + self.clips_per_batch]
 
     def __len__(self) -> int:
-        return -(-len(self.keys) // self.batch_size)
+        return -(-len(self.keys) // self.clips_per_batch)

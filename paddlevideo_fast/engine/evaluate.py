@@ -14,7 +14,7 @@ import paddle
 from paddlevideo_fast.engine.build import Evaluation
 from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.log import duration
-from paddlevideo_fast.engine.tasks import Classification
+from paddlevideo_fast.engine.tasks import Batch, Classification
 from paddlevideo_fast.ops.augment import DeviceAugment
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -69,16 +69,17 @@ def evaluate(
     num_batches = len(data.loader.sampler)
     for number, batch in enumerate(data.loader, 1):
         failures += batch["errors"]
-        batch = augment(batch)
-        outputs = forward(*task.inputs(batch))
-        good = batch["weight"].numpy() > 0
-        values = {
-            "scores": task.evaluate(outputs, batch),
-            "loss": task.loss(outputs, batch),
-            **{name: batch[name] for name in ("target", "index", "view")},
-        }
-        for name, value in values.items():
-            rows[name].append(value.numpy()[good])
+        for start_row in range(0, len(batch["index"]), data.loader.sampler.batch_size):
+            part = augment(_take_rows(batch, start_row, data.loader.sampler.batch_size))
+            outputs = forward(*task.inputs(part))
+            good = part["weight"].numpy() > 0
+            values = {
+                "scores": task.evaluate(outputs, part),
+                "loss": task.loss(outputs, part),
+                **{name: part[name] for name in ("target", "index", "view")},
+            }
+            for name, value in values.items():
+                rows[name].append(value.numpy()[good])
         if ranks.is_first and time.perf_counter() - said > _SAY_EVERY_SECONDS:
             said = time.perf_counter()
             left = (said - start) / number * (num_batches - number)
@@ -96,6 +97,18 @@ def evaluate(
     complete = np.bincount(merged["index"])[merged["index"]] == data.num_views
     merged = {name: values[complete] for name, values in merged.items()}
     return EvaluationResult(_summarize(task, data, merged), failures)
+
+
+def _take_rows(batch: Batch, start: int, count: int) -> Batch:
+    """Returns a batch of some of the rows; a forward pass need not hold all views of a record."""
+    return {
+        name: _take_rows(value, start, count)
+        if isinstance(value, dict)
+        else value[start : start + count]
+        if isinstance(value, paddle.Tensor)
+        else value
+        for name, value in batch.items()
+    }
 
 
 def _check_finite(scores: np.ndarray) -> None:
