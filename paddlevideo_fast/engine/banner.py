@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import paddle
 
-from paddlevideo_fast.data.readers import READERS
-from paddlevideo_fast.engine.build import Training
+from paddlevideo_fast.engine.build import READER_KINDS, Training
 from paddlevideo_fast.engine.optim import trainable
 
 
@@ -19,7 +18,7 @@ def banner(run: Training) -> dict[str, str]:
     if reference:
         rule = f" = {config.optimizer.lr:g} x {run.global_batch} / {reference} (batch the rate was tuned for)"
     weights = sum(p.size for p in trainable(run.model)) / 1e6
-    refuses = READERS[data.reader.name].may_refuse and data.fallback not in (None, data.reader.name)
+    refuses = READER_KINDS[data.reader.name].may_refuse and data.fallback not in (None, data.reader.name)
     fallback = f", falls back to {data.fallback}" if refuses else ""
     return {
         "model": f"{config.model.name}, {weights:.2f} M trained weights, {len(run.class_names or [])} class names",

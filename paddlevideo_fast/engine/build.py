@@ -27,7 +27,7 @@ from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
 from paddlevideo_fast.data.readers import READERS, IsolatedReader, Reader, ShardReader, build_reader
 from paddlevideo_fast.data.readers.frames import check_frame_folders
-from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler
+from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler, shards_in_use
 from paddlevideo_fast.data.sampling import SAMPLINGS
 from paddlevideo_fast.data.shards import shard_numbers
 from paddlevideo_fast.engine.checkpoint import Checkpoints
@@ -39,7 +39,7 @@ from paddlevideo_fast.engine.precision import Precision
 from paddlevideo_fast.engine.tasks import TASKS, Classification
 from paddlevideo_fast.loaders.dali_loader import DaliLoader
 from paddlevideo_fast.loaders.dali_reader import DaliReader, load_dali
-from paddlevideo_fast.loaders.thread_loader import ThreadLoader
+from paddlevideo_fast.loaders.thread_loader import PREFETCH_BATCHES, ThreadLoader
 from paddlevideo_fast.models import MODELS, create_model
 from paddlevideo_fast.models.weights.load import load_weights
 from paddlevideo_fast.ops.augment import DeviceAugment
@@ -48,6 +48,7 @@ from paddlevideo_fast.schedule import SCHEDULES
 logger = logging.getLogger("paddlevideo_fast")
 
 MOST_OFFERED = 6
+READER_KINDS: dict[str, type[Reader]] = {**READERS, "dali": DaliReader}  # what data.reader may name
 
 
 @dataclass
@@ -289,7 +290,7 @@ def build_configured_reader(config: Config) -> Reader:
             lookup(READERS, data.fallback, "reader")
     limits = {"max_pixels": data.max_pixels, "max_frames": data.max_frames}
     limits = {argument: value for argument, value in limits.items() if value is not None}
-    kind = entry({**READERS, "dali": DaliReader}, config, "data.reader")
+    kind = entry(READER_KINDS, config, "data.reader")
     if kind is DaliReader:
         return _build_dali_reader(config, {**limits, "fallback": data.fallback})
     refuse_twice(config, "data.reader", limits)
@@ -318,12 +319,17 @@ def build_loader(
     return ThreadLoader(dataset, sampler, data.num_workers, data.timeout)
 
 
-def build_dataset(config: Config, phase: str, records: list[VideoRecord], task: Classification) -> ClipDataset:
+def build_dataset(
+    config: Config, phase: str, records: list[VideoRecord], task: Classification, ranks: int = 1
+) -> ClipDataset:
     """Makes the dataset of a phase."""
     data, trains = config.data, phase == "train"
     reader = build_configured_reader(config)
-    if trains and shard_numbers(records) is not None:  # an evaluation reads the members in the order they lie in
-        reader = ShardReader(reader, data.train.shuffle_shards + 1)  # and one that others still read from
+    shards = shard_numbers(records) if trains else None  # an evaluation reads the members in the order they lie in
+    if shards is not None:
+        ahead = max(1, PREFETCH_BATCHES * data.num_workers) * data.batch_size * ranks
+        reader = ShardReader(reader, shards_in_use(shards, data.train.shuffle_shards, ahead))
+        logger.info("data.train: %d shards, up to %d of them in memory", max(shards) + 1, reader.num_shards)
     return ClipDataset(
         records,
         build_recipe(config, phase),
@@ -402,7 +408,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
             shards=shard_numbers(records),
             shuffle_shards=section.shuffle_shards,
         )
-    dataset = build_dataset(config, "train", records, task)
+    dataset = build_dataset(config, "train", records, task, ranks.size)
     loader = build_loader(config, dataset, sampler)
     validation = None
     if validate and data.valid is not None:

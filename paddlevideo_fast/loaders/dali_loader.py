@@ -17,10 +17,19 @@ from paddlevideo_fast.data.dataset import ClipDataset, Sample
 from paddlevideo_fast.data.samplers import EvalSampler, SampleKey, TrainSampler
 from paddlevideo_fast.data.video import InexactReaderError, VideoError
 from paddlevideo_fast.loaders.dali_pipeline import DaliDecoder, Pieces
-from paddlevideo_fast.loaders.dali_reader import CPU_CODECS, DaliReader, EncodedClip, load, load_dali, needs_gpu
+from paddlevideo_fast.loaders.dali_reader import (
+    CPU_CODECS,
+    DaliReader,
+    EncodedClip,
+    load,
+    load_dali,
+    needs_gpu,
+    recolouring,
+)
 from paddlevideo_fast.loaders.thread_loader import LoaderError, ThreadLoader
 
 Group = tuple[SampleKey, ...]
+DecodedClip = tuple[Pieces, np.ndarray | None]  # and what corrects its colours
 
 
 class DaliLoader:
@@ -93,7 +102,7 @@ class DaliBatches:
         encoded = [sample["clip"] for sample in samples if isinstance(sample["clip"], EncodedClip)]
         decoder = self._decoder()
         decoded = dict(zip(encoded, decoder.decode(encoded)))
-        clips: list[Pieces] = []
+        clips: list[DecodedClip] = []
         outcomes = {group: self._collect(group, outcome, decoded, clips) for group, outcome in planned.items()}
         batch = _DecodedDataset(self.dataset, outcomes).read_batch(keys)
         if batch["clip"].ndim == 1:  # else not one row is good, and the clips are black ones
@@ -141,7 +150,7 @@ class DaliBatches:
         group: Group,
         outcome: list[Sample] | VideoError,
         decoded: dict[EncodedClip, Pieces | VideoError],
-        clips: list[Pieces],
+        clips: list[DecodedClip],
     ) -> list[Sample] | VideoError:
         """Appends the clips of a record to ``clips`` and returns its samples with their numbers in the place of them.
 
@@ -149,19 +158,21 @@ class DaliBatches:
         """
         if isinstance(outcome, VideoError):
             return outcome
-        found = [sample["clip"] for sample in outcome]
-        found = [decoded[clip] if isinstance(clip, EncodedClip) else [paddle.to_tensor(clip)] for clip in found]
-        error = next((clip for clip in found if isinstance(clip, VideoError)), None)
-        if error is not None:
-            return self._collect(group, self._rescue(group, error), {}, clips)
-        clips += found
-        first = len(clips) - len(found)
+        first = len(clips)
+        for clip in [sample["clip"] for sample in outcome]:
+            pieces = decoded[clip] if isinstance(clip, EncodedClip) else [paddle.to_tensor(clip)]
+            if isinstance(pieces, VideoError):
+                return self._collect(group, self._rescue(group, pieces), {}, clips)
+            clips.append((pieces, recolouring(clip.colours) if isinstance(clip, EncodedClip) else None))
         return [{**sample, "clip": np.int64(first + place)} for place, sample in enumerate(outcome)]
 
-    def _join(self, clips: list[Pieces]) -> paddle.Tensor:
-        """Copies clips out of DALI's memory into one tensor [N, T, H, W, 3]."""
-        pieces = [piece for clip in clips for piece in clip]
+    def _join(self, clips: list[DecodedClip]) -> paddle.Tensor:
+        """Copies clips out of DALI's memory into one tensor [N, T, H, W, 3], their colours corrected."""
+        pieces = [piece for clip, _ in clips for piece in clip]
         batch = paddle.concat(pieces).reshape([len(clips), -1, *pieces[0].shape[1:]])
+        if any(colours is not None for _, colours in clips):
+            rows = [batch[row : row + 1] for row in range(len(clips))]
+            batch = paddle.concat([row if c is None else _recolour(row, c) for row, (_, c) in zip(rows, clips)])
         if self.device != "cpu":  # DALI may use its memory again as soon as the pieces are gone
             paddle.device.current_stream().synchronize()
         return batch
@@ -185,6 +196,12 @@ class _DecodedDataset(ClipDataset):
         if isinstance(outcome, VideoError):
             raise outcome
         return outcome
+
+
+def _recolour(clip: paddle.Tensor, colours: np.ndarray) -> paddle.Tensor:
+    """Multiplies the pixels of uint8 [..., 3] with float32 [3, 3] and rounds."""
+    pixels = paddle.matmul(clip.astype("float32"), paddle.to_tensor(colours, place=clip.place))
+    return paddle.clip(paddle.round(pixels), 0.0, 255.0).astype("uint8")
 
 
 def _groups(keys: Sequence[SampleKey]) -> Iterator[Group]:

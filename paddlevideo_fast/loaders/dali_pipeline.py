@@ -6,14 +6,14 @@ import atexit
 import functools
 import threading
 from collections.abc import Sequence
-from itertools import chain
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle.utils.dlpack import from_dlpack
 
-from paddlevideo_fast.data.video import VideoError
+from paddlevideo_fast.data.video import CropBox, VideoError
 from paddlevideo_fast.loaders.dali_reader import EncodedClip, load_dali
 
 Pieces = list[paddle.Tensor]  # uint8 [t, height, width, 3]; together, along the first axis, they are a clip
@@ -50,10 +50,11 @@ class _Gate:
 
 
 _gate = _Gate(10.0)
+_NO_BOX = CropBox(0, 0, 1, 1)
 
 
 class DaliDecoder:
-    """The pipelines of one thread, for videos with some number of clips each and for pictures.
+    """The pipelines of one thread.
 
     Frames, boxes and sizes are inputs, so neither multigrid nor a short last batch needs another pipeline; one is
     made anew only when a batch is larger than any before it, and after an error, since DALI gives it up then.
@@ -67,18 +68,54 @@ class DaliDecoder:
         _close_before_dali()
         self.device_id = int(device.partition(":")[2] or 0) if device.startswith("gpu") else None
         self.threads = threads
-        self._pipelines: dict[int, Any] = {}
+        self._pipelines: dict[int, Any] = {}  # by the clips of a video; 0 for pictures
 
     def decode(self, clips: Sequence[EncodedClip]) -> list[Pieces | VideoError]:
-        """Decodes clips, of any sizes and numbers of frames.
-
-        Neighbours of one video are decoded together, each of their frames once.
+        """Decodes clips, of any sizes and numbers of frames; neighbours of one video share one decode.
 
         Returns:
             For each clip its pieces in order, in DALI's memory, or why it cannot be decoded.
         """
+        outcomes: list[Pieces | VideoError] = [[] for _ in clips]
+        folders = [number for number, clip in enumerate(clips) if clip.pictures]
+        others = [number for number, clip in enumerate(clips) if not clip.pictures]
+        videos = [list(group) for _, group in groupby(others, key=lambda number: id(clips[number].data[0]))]
         with _gate:
-            return self._decode_videos(clips) if not clips[0].is_folder else []
+            found = self._run(0, [sample for number in folders for sample in _picture_samples(clips[number])])
+            for number in folders:
+                pictures, found = found[: len(clips[number].data)], found[len(clips[number].data) :]
+                outcomes[number] = _assemble(clips[number], pictures)
+            most = max(map(len, videos), default=0)
+            found = self._run(most, [_video_sample([clips[number] for number in video], most) for video in videos])
+            for video, views in zip(videos, found):
+                for place, number in enumerate(video):
+                    view = views if isinstance(views, RuntimeError) else views[place : place + 1]
+                    outcomes[number] = _assemble(clips[number], [view])
+        return outcomes
+
+    def _run(self, num_views: int, samples: list[dict[str, np.ndarray]]) -> list[Pieces | RuntimeError]:
+        """Decodes samples together and, where that fails, in halves down to the ones at fault."""
+        if not samples:
+            return []
+        inputs = {name: [sample[name] for sample in samples] for name in samples[0]}
+        try:
+            outputs = self._pipeline(num_views, len(samples)).run(**inputs)
+            return [[from_dlpack(tensor.__dlpack__()) for tensor in views] for views in zip(*outputs)]
+        except RuntimeError as error:
+            self._pipelines.pop(num_views)
+            if len(samples) == 1:
+                return [error]
+        half = len(samples) // 2
+        return self._run(num_views, samples[:half]) + self._run(num_views, samples[half:])
+
+    def _pipeline(self, num_views: int, batch_size: int) -> Any:
+        pipeline = self._pipelines.get(num_views)
+        if pipeline is None or pipeline.max_batch_size < batch_size:
+            with _building:
+                pipeline = build_pipeline(num_views, batch_size, self.threads, self.device_id)
+            self._pipelines[num_views] = pipeline
+        return pipeline
+
 
 @functools.cache
 def _close_before_dali() -> None:
@@ -87,66 +124,91 @@ def _close_before_dali() -> None:
     atexit.register(_gate.close)
 
 
-def build_pipeline(is_folder: bool, batch_size: int, threads: int, device_id: int | None) -> Any:
-    """Makes a DALI pipeline with one output, uint8 [t, height, width, 3] for each sample.
+def build_pipeline(num_views: int, batch_size: int, threads: int, device_id: int | None) -> Any:
+    """Makes a DALI pipeline whose outputs are uint8 [t, height, width, 3] for each sample.
 
     Args:
-        is_folder: The samples are pictures instead of videos.
+        num_views: Clips, and outputs, of each video; 0 if the samples are pictures, of one output.
         batch_size: Most samples of a run.
         threads: DALI's threads.
         device_id: The GPU; None computes on the CPU.
     """
     from nvidia.dali import fn, pipeline_def, types
 
-    def feed(name: str, dtype: Any, ndim: int = 1) -> Any:
+    device = "cpu" if device_id is None else "mixed"
+
+    def feed(name: str, dtype: Any = types.INT32, ndim: int = 1) -> Any:
         return fn.external_source(name=name, dtype=dtype, ndim=ndim)
 
-    device = "cpu" if device_id is None else "mixed"
+    def picture(data: Any) -> Any:
+        pixels = fn.decoders.image_slice(
+            data, feed("start0"), feed("shape0"), axes=(0, 1), normalized_anchor=False, normalized_shape=False,
+            adjust_orientation=False, device=device,
+        )  # fmt: skip
+        return fn.expand_dims(finish(pixels, 0), axes=0, new_axis_names="F")
+
+    def view(whole: Any, number: int) -> Any:
+        frames = fn.sequence_rearrange(whole, new_order=feed(f"order{number}")) if num_views > 1 else whole
+        return finish(fn.slice(frames, feed(f"start{number}"), feed(f"shape{number}"), axes=(1, 2)), number)
+
+    def finish(pixels: Any, number: int) -> Any:
+        scaled = fn.resize(pixels, size=feed(f"size{number}", types.FLOAT), antialias=True)
+        return fn.flip(scaled, horizontal=feed(f"flip{number}", ndim=0))
 
     @pipeline_def(batch_size=batch_size, num_threads=threads, device_id=device_id, prefetch_queue_depth=1)
     def clips() -> Any:
-        data, start, shape = feed("data", types.UINT8), feed("start", types.INT32), feed("shape", types.INT32)
-        if is_folder:
-            pictures = fn.decoders.image_slice(
-                data, start, shape, axes=(0, 1), normalized_anchor=False, normalized_shape=False,
-                adjust_orientation=False, device=device,
-            )  # fmt: skip
-        else:
-            # Without the mode a frame beyond the end would be black instead of an error.
-            whole = fn.decoders.video(data, frames=feed("frames", types.INT32), pad_mode="none", device=device)
-            pictures = fn.slice(whole, start, shape, axes=(1, 2))
-        scaled = fn.resize(pictures, size=feed("size", types.FLOAT), antialias=True)
-        turned = fn.flip(scaled, horizontal=feed("flip", types.INT32, 0))
-        return fn.expand_dims(turned, axes=0, new_axis_names="F") if is_folder else turned
+        data = feed("data", types.UINT8)
+        if num_views == 0:
+            return picture(data)
+        # Without the mode a frame beyond the end would be black instead of an error.
+        whole = fn.decoders.video(data, frames=feed("frames"), pad_mode="none", device=device)
+        return tuple(view(whole, number) for number in range(num_views))
 
     pipeline = clips()
     pipeline.build()
     return pipeline
 
 
-def _samples(clip: EncodedClip) -> list[dict[str, np.ndarray]]:
-    """The inputs of the pipeline: one sample for a video, one for each picture of a folder."""
-    x, y, width, height = clip.box
-    shared = {
-        "start": np.array([y, x], np.int32),
-        "shape": np.array([height, width], np.int32),
-        "size": np.array(clip.size, np.float32),
-        "flip": np.array(clip.flip, np.int32),
+def _picture_samples(clip: EncodedClip) -> list[dict[str, np.ndarray]]:
+    shared = _geometry(0, clip.box, clip.size, clip.flip)
+    return [{"data": data, **shared} for data in clip.data]
+
+
+def _video_sample(clips: Sequence[EncodedClip], num_views: int) -> dict[str, np.ndarray]:
+    """The inputs for the clips of one video; views it has fewer than others show one pixel, which nobody looks at."""
+    frames, order = clips[0].frames, None
+    if num_views > 1:
+        frames, order = np.unique(np.concatenate([clip.frames for clip in clips]), return_inverse=True)
+    sample, done = {"data": clips[0].data[0], "frames": frames}, 0
+    for number in range(num_views):
+        clip = clips[number] if number < len(clips) else None
+        if order is not None:
+            mine = order[done : done + len(clip.frames)] if clip else np.zeros(1)
+            sample[f"order{number}"] = mine.astype(np.int32)
+            done += len(mine)
+        sample |= _geometry(number, clip.box, clip.size, clip.flip) if clip else _geometry(number)
+    return sample
+
+
+def _geometry(number: int, box: CropBox = _NO_BOX, size=(1, 1), flip=False) -> dict[str, np.ndarray]:
+    return {
+        f"start{number}": np.array([box.y, box.x], np.int32),
+        f"shape{number}": np.array([box.height, box.width], np.int32),
+        f"size{number}": np.array(size, np.float32),
+        f"flip{number}": np.array(flip, np.int32),
     }
-    if clip.is_folder:
-        return [{"data": data, **shared} for data in clip.data]
-    return [{"data": clip.data[0], "frames": clip.frames, **shared}]
 
 
-def _assemble(clip: EncodedClip, outputs: list[paddle.Tensor | RuntimeError]) -> Pieces | VideoError:
-    expected = [1 if clip.is_folder else len(clip.frames), *clip.size, 3]
-    for place, output in enumerate(outputs):
-        picture = f"{clip.pictures[place]}: " if clip.is_folder else ""
-        if isinstance(output, RuntimeError):
-            return VideoError(clip.source, f"{picture}DALI cannot decode it: {_words(output)}")
-        if output.shape != expected:
-            return VideoError(clip.source, f"{picture}DALI made {output.shape} of it where {expected} belongs")
-    return [outputs[place] for place in clip.frames] if clip.is_folder else outputs
+def _assemble(clip: EncodedClip, found: Sequence[Pieces | RuntimeError]) -> Pieces | VideoError:
+    """Returns the pieces of a clip: the one of a video, or those of the pictures in the order of its frames."""
+    expected = [1 if clip.pictures else len(clip.frames), *clip.size, 3]
+    for place, pieces in enumerate(found):
+        picture = f"{clip.pictures[place]}: " if clip.pictures else ""
+        if isinstance(pieces, RuntimeError):
+            return VideoError(clip.source, f"{picture}DALI cannot decode it: {_words(pieces)}")
+        if pieces[0].shape != expected:
+            return VideoError(clip.source, f"{picture}DALI made {pieces[0].shape} of it where {expected} belongs")
+    return [found[place][0] for place in (clip.frames if clip.pictures else [0])]
 
 
 def _words(error: RuntimeError) -> str:

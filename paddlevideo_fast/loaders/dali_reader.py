@@ -6,6 +6,7 @@ Nothing here needs DALI or Paddle.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import os
@@ -18,7 +19,7 @@ import numpy as np
 
 from paddlevideo_fast.data.readers import FrameFolder, Reader, ShardMember, Source, Video, VideoError, build_reader
 from paddlevideo_fast.data.readers.frames import FramesReader, list_frames
-from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, scan_packets
+from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, open_stream, scan_packets
 from paddlevideo_fast.data.readers.pictures import image_size
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import (
@@ -38,6 +39,9 @@ from paddlevideo_fast.data.video import (
 INSTALL = "pip install 'nvidia-dali-cuda120>=2.4,<3'"
 CPU_CODECS = ("mjpeg", "vp8", "vp9")
 CODECS = (*CPU_CODECS, "av1", "h264", "hevc", "mpeg4")
+# Weights of red and blue in the luma, by FFmpeg's numbers of colour matrices; ITU-T H.273, table 4.
+LUMA = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
+BT601 = (2, 5, 6)  # 2 is an untagged file
 MAX_KNOWN = 200_000  # files whose facts are kept, at about 500 bytes each
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -52,6 +56,7 @@ class Facts:
         codec: FFmpeg's name of the codec.
         damage: What is wrong with the file; None if nothing is known to be.
         doubt: Why DALI's frames may be other ones than those of a sequential decode; None if they are the same.
+        colours: FFmpeg's number of the colour matrix.
         pictures: Paths of the pictures of a folder; empty for a video file.
     """
 
@@ -59,6 +64,7 @@ class Facts:
     codec: str
     damage: str | None = None
     doubt: str | None = None
+    colours: int = 2
     pictures: tuple[str, ...] = ()
 
 
@@ -75,6 +81,7 @@ class EncodedClip:
         box: The part of the picture to take.
         flip: Mirror left and right, after the crop.
         size: (height, width) of the clip in pixels.
+        colours: FFmpeg's number of the colour matrix.
     """
 
     source: Source
@@ -84,10 +91,7 @@ class EncodedClip:
     box: CropBox
     flip: bool
     size: tuple[int, int]
-
-    @property
-    def is_folder(self) -> bool:
-        return bool(self.pictures)
+    colours: int = 2
 
 
 class DaliReader(Reader):
@@ -106,6 +110,7 @@ class DaliReader(Reader):
 
     name = "dali"
     package = "nvidia.dali"
+    may_refuse = True
 
     def __init__(
         self,
@@ -150,8 +155,14 @@ class DaliReader(Reader):
         return facts
 
     def _examine_file(self, source: Source) -> Facts:
-        index = scan_packets(source, resolve(source), self.limits)
-        return Facts(index.info(), index.codec, index.damage, inexactness(index))
+        place = resolve(source)
+        index = scan_packets(source, place, self.limits)
+        with open_stream(source, place, self.limits) as (_, stream):
+            colours = stream.codec_context.colorspace
+        doubt = inexactness(index)
+        if colours not in (*BT601, *LUMA):
+            doubt = doubt or f"colour matrix {colours}"
+        return Facts(index.info(), index.codec, index.damage, doubt, colours)
 
     def _examine_folder(self, source: Source) -> Facts:
         pictures = list_frames(source)
@@ -199,7 +210,7 @@ def load(source: Source, facts: Facts, views: Sequence[View], size: tuple[int, i
             frames, pictures = places.astype(np.int32), tuple(facts.pictures[index] for index in wanted)
             data = tuple(_read_picture(source, facts, index) for index in wanted.tolist())
         box = view.crop or CropBox(0, 0, facts.info.width, facts.info.height)
-        clips.append(EncodedClip(source, data, frames, pictures, box, view.flip, size))
+        clips.append(EncodedClip(source, data, frames, pictures, box, view.flip, size, facts.colours))
     return clips
 
 
@@ -262,6 +273,30 @@ def inexactness(index: PacketIndex) -> str | None:
     if index.unsafe_keys:
         return "key frames that are not safe to start from"
     return None
+
+
+@functools.cache
+def recolouring(colours: int) -> np.ndarray | None:
+    """Returns what corrects the colours of a video; None where DALI, which takes every file for BT.601, is right.
+
+    Args:
+        colours: FFmpeg's number of the colour matrix.
+
+    Returns:
+        float32 [3, 3], to be multiplied from the right with RGB rows.
+
+    Source: ITU-T H.273, equations 38 to 40 and those of table 4.
+    """
+    if colours in BT601:
+        return None
+    return (_to_rgb(*LUMA[colours]) @ np.linalg.inv(_to_rgb(*LUMA[5]))).T.astype(np.float32)
+
+
+def _to_rgb(red: float, blue: float) -> np.ndarray:
+    """The matrix from luma and the two colour differences to RGB."""
+    green = 1 - red - blue
+    to_red, to_blue = 2 * (1 - red), 2 * (1 - blue)
+    return np.array([[1, 0, to_red], [1, -to_blue * blue / green, -to_red * red / green], [1, to_blue, 0]])
 
 
 def refusal(source: Source, reason: str) -> InexactReaderError:
