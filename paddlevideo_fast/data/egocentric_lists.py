@@ -68,7 +68,10 @@ def _find_sources(
     """Returns the source of each video: a folder of chunks where there is a folder, or where others are folders."""
     videos: dict[str, tuple[int, Cells]] = {}
     for row, cells in rows:
-        videos.setdefault(cells[column], (row, cells))
+        if cells[column]:
+            videos.setdefault(cells[column], (row, cells))
+        else:
+            listing.complain(f"{listing.origin(row)}: the {column} is missing")
     examples = [cells for _, cells in videos.values()]
     layout = choose_layout(listing.root, layouts, examples[:: max(1, len(examples) // 20)])
     paths = {video: listing.locate(layout.format_map(cells), row) for video, (row, cells) in videos.items()}
@@ -79,7 +82,7 @@ def _find_sources(
     def source(path: str | None) -> str | ChunkSet | None:
         return ChunkSet(path) if path in folders or (path and path not in files and chunked) else path
 
-    return {video: source(path) for video, path in paths.items()}
+    return {"": None} | {video: source(path) for video, path in paths.items()}
 
 
 def _timestamp(text: str) -> float | None:

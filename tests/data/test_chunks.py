@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import RATE, draw_picture, encode, read_number
 
+from paddlevideo_fast.data.annotations import load_annotations
 from paddlevideo_fast.data.chunks import ChunkIndex, index_chunks, read_index, write_index
 from paddlevideo_fast.data.crops import EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
@@ -196,6 +197,16 @@ def test_a_chunk_cut_off_is_damage_where_it_is_wanted(chunks):
         assert read_number(video.read([View([error.value.decodable - 1])])[0][0]) == error.value.decodable - 1
 
 
+def test_a_short_chunk_keeps_the_place_of_a_whole_one(chunks):
+    encode(f"{chunks.path}/1.mp4", count=10)
+    with build_reader("fused").open(chunks) as video:
+        assert video.info.num_frames == COUNT
+        assert [read_number(picture) for picture in video.read([View([34, 50])])[0]] == [9, 50]
+        with pytest.raises(DamagedVideoError, match=r"1.mp4: has 10 frames where about 25 belong") as error:
+            video.read([View([30, 35])])
+    assert error.value.decodable == 35
+
+
 def test_an_unreadable_chunk_is_an_error_where_it_is_wanted(chunks):
     with open(f"{chunks.path}/0.mp4", "wb"):
         pass
@@ -334,3 +345,20 @@ def test_a_wrong_index_is_named(chunks, change):
         file.write("{")
     with pytest.raises(VideoError, match=r"chunks.json cannot be read \(Expecting"):
         build_reader("fused").open(chunks)
+
+
+def test_a_batch_from_a_list_of_spans(chunks, tmp_path):
+    """From EPIC-Kitchens' CSV to a batch: a row whose chunk is missing is named and has weight 0."""
+    os.renames(chunks.path, tmp_path / "P01" / "P01_01.MP4")
+    os.remove(tmp_path / "P01" / "P01_01.MP4" / "2.mp4")
+    encode(tmp_path / "P01" / "P01_01.MP4" / "3.mp4", count=5)
+    header = "narration_id,participant_id,video_id,start_timestamp,stop_timestamp,narration,verb_class,noun_class"
+    rows = ["a,P01,P01_01,00:00:00.90,00:00:01.30,x,7,3", "b,P01,P01_01,00:00:01.90,00:00:02.50,y,9,3"]
+    (tmp_path / "list.csv").write_text("\n".join([header, *rows]))
+    records = load_annotations(tmp_path / "list.csv", "epic_verb")
+    recipe = ClipRecipe(SegmentSampling(), EvalCrop(64, 1), train=False)
+    dataset = ClipDataset(records, recipe, build_reader("fused"), ClassTarget())
+    batch = dataset.read_batch([SampleKey(0, index, 4, 64) for index in (0, 1)])
+    assert batch["weight"].tolist() == [1, 0] and batch["target"].tolist() == [7, 7]
+    (error,) = batch["errors"]
+    assert error.startswith(f"list.csv:3: {tmp_path}/P01/P01_01.MP4: {tmp_path}/P01/P01_01.MP4/2.mp4: does not exist")

@@ -56,7 +56,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     args = parse_arguments()
     from paddlevideo_fast.cli.options import explain
-    from paddlevideo_fast.prepare.chunks import Cut, index_folders, make_chunks
+    from paddlevideo_fast.prepare.chunks import index_folders, make_chunks
+    from paddlevideo_fast.prepare.cut import Cut
     from paddlevideo_fast.prepare.encode import Settings
 
     try:
