@@ -172,6 +172,19 @@ def order_by_shards(shards: Sequence[int], window: int, rng: np.random.Generator
     return np.argsort(begin + (end - begin) * rng.random(len(place)), kind="stable")
 
 
+def shards_in_use(shards: Sequence[int], window: int, num_records: int) -> int:
+    """Returns how many shards to keep so that hardly one is read twice, though records are read at the same time.
+
+    Args:
+        shards: Number of the shard each record lies in.
+        window: As for ``order_by_shards``.
+        num_records: Neighbours in that order, over all ranks, of which the first may be read last.
+    """
+    count = len(np.unique(np.asarray(shards)))
+    passed = round(num_records * count / len(shards))  # shards the window leaves behind meanwhile
+    return min(count, window + 1 + passed)
+
+
 class EvalSampler:
     """All views of every record exactly once; the records are dealt to the ranks in turn.
 

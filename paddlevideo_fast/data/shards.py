@@ -11,10 +11,12 @@ import json
 import logging
 import os
 import tarfile
+import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from paddlevideo_fast.data.records import VIDEO_SUFFIXES, AnnotationError, Label, Listing, VideoRecord, read_text
@@ -23,6 +25,7 @@ from paddlevideo_fast.data.video import NamedBytes, ShardMember, VideoError
 INDEX_NAME = "shards.json"
 INDEX_FORMAT = 1
 FIELDS = ("label", "start", "end", "num_frames", "text")  # of a record, as they stand in an index and in a .json
+MAX_TEXT = 2**24  # bytes of a file of fields; a larger one is passed over
 HEADER_READERS = 8  # threads that read headers, which on a remote mount is waiting
 
 logger = logging.getLogger("paddlevideo_fast")
@@ -59,13 +62,35 @@ def read_shards(listing: Listing) -> Iterator[VideoRecord]:
         for member in shard["members"]:
             source = ShardMember(path, member["name"], member["offset"], member["size"], member.get("crc32"))
             origin = f"{shard['name']}:{member['name']}"
-            for row in member["rows"]:
+            for row in member["rows"] if isinstance(member["rows"], list) else [member["rows"]]:
+                if not _is_row(row):
+                    listing.complain(f"{origin}: {str(row)[:200]} does not hold the fields of a record")
+                    continue
                 label = _to_label(row.get("label"), listing, origin)
                 if label is None and listing.require_labels:
                     listing.complain(f"{origin}: no label, which a .json (label) or .cls file beside it would give")
                     continue
                 text = tuple(row.get("text") or ())
                 yield VideoRecord(source, label, row.get("start"), row.get("end"), row.get("num_frames"), text, origin)
+
+
+def _is_row(row: Any) -> bool:
+    """Returns whether the fields of a row are of the kinds that those of a record are."""
+    if not isinstance(row, dict):
+        return False
+    numbers = all(isinstance(row.get(name), (int, float, NoneType)) for name in ("start", "end"))
+    text = row.get("text") or []
+    texts = isinstance(text, list) and all(isinstance(part, str) for part in text)
+    return numbers and texts and isinstance(row.get("num_frames"), (int, NoneType)) and _is_label(row.get("label"))
+
+
+def _is_label(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(part, int) for part in value.values())
+    if isinstance(value, list):
+        parts = [part if isinstance(part, list) else [part] for part in value]
+        return all(isinstance(number, int) for part in parts for number in part)
+    return isinstance(value, (int, str, NoneType))
 
 
 def _to_label(value: Any, listing: Listing, origin: str) -> Label:
@@ -105,7 +130,7 @@ def read_index(path: Path) -> list[Entry]:
 
 def write_index(path: Path, shards: Sequence[Entry], **facts: Any) -> None:
     """Writes an index as ``read_index`` reads it, and facts about it; it appears whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")  # several ranks may write the same
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.unfinished")  # several ranks may write the same
     text = ",\n".join(json.dumps(shard, ensure_ascii=False) for shard in shards)
     try:
         head = json.dumps({"format": INDEX_FORMAT, **facts}, ensure_ascii=False)[:-1]
@@ -159,7 +184,7 @@ def index_shard(path: Path) -> Entry:
 def _note_file(sample: Entry, archive: tarfile.TarFile, info: tarfile.TarInfo, kind: str) -> None:
     if f".{kind}" in VIDEO_SUFFIXES and "name" not in sample:
         sample.update(name=info.name, offset=info.offset_data, size=info.size)
-    elif kind in ("json", "cls", "txt"):
+    elif kind in ("json", "cls", "txt") and info.size <= MAX_TEXT:
         text = archive.extractfile(info).read().decode("utf-8", "replace").strip()
         sample["row"].update(_fields_of(kind, text))
 

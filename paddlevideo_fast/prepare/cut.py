@@ -28,7 +28,7 @@ from paddlevideo_fast.prepare.encode import (
     MIN_TIMESCALE,
     FrameFitter,
     Settings,
-    _add_encoder,
+    add_encoder,
     encoded_size,
     frame_rate,
     frame_times,
@@ -271,7 +271,7 @@ def _write_chunk(
     with av.open(unfinished, "w", format="mp4", options={"movflags": "faststart"}) as output:
         for position, (_, frame) in enumerate(islice(frames, count)):
             if encoder is None:
-                encoder = _add_encoder(output, settings, size, rate, layout.scale, frame)
+                encoder = add_encoder(output, settings, size, rate, layout.scale, frame)
                 encoder.codec_context.thread_count = threads
             fitted = fit(frame)
             if position in sampled:

@@ -143,7 +143,7 @@ def encode_video(source: str, target: str, settings: Settings) -> Encoded:
         fit, encoder = FrameFitter(video, size), None
         with av.open(target, "w", format="mp4", options={"movflags": "faststart"}) as output:
             for index, frame in video.frames_at(range(info.num_frames)):
-                encoder = encoder or _add_encoder(output, settings, size, frame_rate(video), scale, frame)
+                encoder = encoder or add_encoder(output, settings, size, frame_rate(video), scale, frame)
                 fitted = fit(frame)
                 if index in sampled:
                     samples[index] = fitted.to_ndarray()
@@ -155,7 +155,7 @@ def encode_video(source: str, target: str, settings: Settings) -> Encoded:
     return Encoded(info.num_frames, os.path.getsize(target), psnr)
 
 
-def _add_encoder(output: Any, settings: Settings, size: tuple[int, int], rate: Fraction, scale: int, frame: Any) -> Any:
+def add_encoder(output: Any, settings: Settings, size: tuple[int, int], rate: Fraction, scale: int, frame: Any) -> Any:
     """Adds the video stream, with the colours of the source's first frame."""
     options = {"preset": "medium", "crf": f"{settings.crf:g}", "a53cc": "0", **ENCODES[settings.encode]}
     stream = output.add_stream("libx264", rate=rate, options=options)

@@ -160,7 +160,7 @@ def test_one_key_frame_in_ten_minutes(reader, tmp_path, monkeypatch):
     with av.open(str(path)) as container:
         assert sum(packet.is_keyframe for packet in container.demux(video=0)) == 1
     decoded = 0
-    advance = READERS["pyav"].open.__globals__["decode_stream"]
+    advance = READERS["pyav"].open_file.__globals__["decode_stream"]
 
     def counted(*arguments):
         nonlocal decoded
@@ -168,7 +168,7 @@ def test_one_key_frame_in_ten_minutes(reader, tmp_path, monkeypatch):
             decoded += 1
             yield frame
 
-    monkeypatch.setitem(READERS["pyav"].open.__globals__, "decode_stream", counted)
+    monkeypatch.setitem(READERS["pyav"].open_file.__globals__, "decode_stream", counted)
     views = [View(np.linspace(0, count - 1, 8).astype(int)), View([700, 3, 1199, 3])]
     with build_reader(reader).open(path) as video:
         assert video.info.duration == pytest.approx(576, abs=1)

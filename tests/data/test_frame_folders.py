@@ -12,7 +12,7 @@ import pytest
 from conftest import draw_picture
 from PIL import Image
 
-from paddlevideo_fast.data.readers import CropBox, FrameFolder, VideoError, View, build_reader
+from paddlevideo_fast.data.readers import CropBox, FrameFolder, VideoError, View, build_reader, frames
 
 
 @pytest.fixture
@@ -111,6 +111,24 @@ def test_damaged_pictures_are_named(folder, without_cv2, suffix, monkeypatch):
             assert video.read([View([1, 3])])[0].shape == (2, 64, 96, 3)
             with pytest.raises(VideoError, match=message):
                 video.read([View([1, 2])])
+
+
+def test_a_first_picture_that_is_cut_off_is_named_at_once(folder):
+    path = folder(range(3))
+    first = path / "img_00000.jpg"
+    first.write_bytes(first.read_bytes()[:1000])
+    with pytest.raises(VideoError, match="img_00000.jpg is truncated or not a JPEG or PNG image .1000 bytes"):
+        build_reader("frames").open(path)
+
+
+def test_opening_decodes_nothing(folder, monkeypatch):
+    decoded = []
+    plain = frames.decode_image
+    monkeypatch.setattr(frames, "decode_image", lambda data: decoded.append(len(data)) or plain(data))
+    with build_reader("frames").open(folder(range(9))) as video:
+        assert video.info[:4] == (9, 0.0, 96, 64) and not decoded
+        video.read([View([8, 3]), View([3])])
+    assert len(decoded) == 2
 
 
 def test_pictures_of_another_size_are_named(folder):

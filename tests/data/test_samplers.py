@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from paddlevideo_fast.data.samplers import EvalSampler, SampleKey, TrainSampler
+from paddlevideo_fast.data.samplers import EvalSampler, SampleKey, TrainSampler, shards_in_use
 
 GRID = list(itertools.product((1, 2, 7, 16, 33), (1, 3, 8), (1, 2, 3), (1, 2, 4), (1, 2)))
 
@@ -199,3 +199,21 @@ def test_shards_resume_anywhere_with_another_number_of_ranks(after):
     (again,) = sharded(shards, 2, 1, 1, 4, seed=3)
     again.seek(1)
     assert in_order([again]) != whole
+
+
+@pytest.mark.parametrize(("size", "window", "ahead"), [(20, 4, 1), (20, 4, 16), (20, 4, 45), (5, 2, 33), (7, 1, 8)])
+def test_the_shards_to_keep_are_enough_for_readers_that_lag_behind(size, window, ahead):
+    """Shards are forgotten in the order of their last use; records are read out of order, up to ``ahead`` of them."""
+    shards = np.repeat(np.arange(40), size)
+    (sampler,) = sharded(shards, 1, 1, 1, window, seed=2)
+    order, rng = shards[in_order([sampler])], np.random.default_rng(0)
+    late = np.argsort(np.arange(len(order)) + rng.uniform(0, ahead, len(order)), kind="stable")
+    kept, reads = [], 0
+    for shard in order[late].tolist():
+        if shard in kept:
+            kept.remove(shard)
+        else:
+            reads += 1
+        kept = [*kept, shard][-shards_in_use(shards, window, ahead) :]
+    assert 40 <= reads <= 41
+    assert shards_in_use(np.array([0, 0, 1, 1]), 4, 100) == 2

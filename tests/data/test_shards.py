@@ -109,6 +109,25 @@ def test_labels_are_checked(foreign, videos, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        '{"label": 1.5}',
+        '{"label": [1, "a"]}',
+        '{"label": {"verb": "a"}}',
+        '{"label": 1, "start": "now"}',
+        '{"label": 1, "text": [3]}',
+        '{"label": 1, "num_frames": [1]}',
+        '{"rows": [7]}',
+        '{"rows": 3}',
+    ],
+)
+def test_fields_that_no_record_has_are_named(videos, tmp_path, fields):
+    write_tar(tmp_path / "s.tar", {"x.mp4": videos["three.mp4"], "x.json": fields.encode()})
+    with pytest.raises(AnnotationError, match="s.tar:x.mp4: .* does not hold the fields of a record"):
+        load_annotations(tmp_path)
+
+
+@pytest.mark.parametrize(
     "text", ["[]", "{", '{"format": 2, "shards": []}', '{"format": 1, "shards": [{"members": []}]}']
 )
 def test_what_is_no_index_is_said_to_be_none(tmp_path, text):
