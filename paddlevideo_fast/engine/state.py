@@ -90,6 +90,7 @@ def _identity(run: Training) -> dict[str, Any]:
         "averaged weights": run.ema is not None,
         "number of records": len(run.records),
         "records": fingerprint(run.records),
+        "shards mixed at a time": run.sampler.shuffle_shards if run.sampler.shards is not None else None,
     }
 
 
