@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ RIGHT, WRONG, UNKNOWN = "#2e8b57", "#c0392b", "#444444"
 CELL = 112  # pixels a side of one frame on a sheet
 GAP = 4  # pixels between frames
 MOST_FRAMES = 8  # of one clip on a sheet
+STACK_COLOURS = ("#c0392b", "#8fb48f", "#4878a8", "#2c4f75", "#d9a441", "#d1603d", "#7a6aa8")
+REST = "#b8b8b8"
 CURVE_SMOOTHING = 30  # points above which a training curve also shows its running mean
 
 
@@ -262,3 +264,37 @@ def plot_packets(kinds: Sequence[str], decoded: Iterable[int], wanted: Iterable[
     axes.set_xlabel("frame, in the order shown")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.28), ncols=7, fontsize=8, frameon=False)
     save(figure, output)
+
+
+def plot_profile(step: Mapping[str, float], clip: Mapping[str, float], output: str | Path) -> None:
+    """Draws where the time of a training goes, as two stacked bars.
+
+    Args:
+        step: Part -> wall seconds of a step of the main thread.
+        clip: Part -> CPU seconds of reading a clip.
+        output: PNG to write; its folder is made.
+    """
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    for axes, parts, title in (
+        (figure.add_subplot(2, 1, 1), step, "a step of the main thread, wall time (ms)"),
+        (figure.add_subplot(2, 1, 2), clip, "reading a clip, CPU time of its thread (ms)"),
+    ):
+        draw_stack(axes, parts, title)
+    save(figure, output)
+
+
+def draw_stack(axes: Axes, parts: Mapping[str, float], title: str) -> None:
+    """Draws one horizontal bar of parts, from seconds in milliseconds; parts that take nothing are left out."""
+    left, whole = 0.0, sum(parts.values())
+    for number, (name, seconds) in enumerate(parts.items()):
+        if seconds <= 0:
+            continue
+        colour = REST if name == "other" else STACK_COLOURS[number % len(STACK_COLOURS)]
+        axes.barh([0], [1000 * seconds], left=left, color=colour, label=f"{name} {seconds / whole:.0%}")
+        left += 1000 * seconds
+    axes.set_title(f"{title}: {1000 * whole:.1f}", fontsize=10, loc="left")
+    axes.set_yticks([])
+    tidy(axes)
+    if axes.patches:
+        axes.set_xlim(0, left)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=8, fontsize=8, frameon=False)

@@ -172,7 +172,6 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     ),
     "hevc.mp4": lambda p: encode(p, "libx265", options={"x265-params": QUIET_X265 + "open-gop=0"}),
     "hevc_open.mp4": lambda p: encode(p, "libx265", options={"x265-params": QUIET_X265 + "open-gop=1"}),
-    "av1.mkv": lambda p: encode(p, "libsvtav1", options={"preset": "12", "g": "12"}),
     "late_start.ts": lambda p: remux(made(p, "h264.ts"), p, shift=500),
     "av1.mp4": lambda p: encode(p, "libsvtav1", options={"preset": "12", "g": "12"}),
     "wmv2.wmv": lambda p: encode(p, "wmv2", options=GOP),

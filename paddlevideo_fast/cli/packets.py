@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paddlevideo_fast.cli.options import explain
 from paddlevideo_fast.data.readers import VideoError, build_reader
 from paddlevideo_fast.plots import plot_packets
 
@@ -22,11 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--frames", type=int, nargs="+", metavar="INDEX", help="frames by index, instead")
     parser.add_argument("--output", default="output/packets.png", metavar="FILE.png", help="picture to write")
     args = parser.parse_args(argv)
+    if args.segments < 1:
+        parser.error(f"--segments must be at least 1, got {args.segments}")
     try:
         decoded, kinds, wanted = examine(args.video, args.frames, args.segments)
-    except VideoError as error:
-        parser.exit(2, f"{parser.prog}: {error}\n")
-    plot_packets(kinds, decoded, wanted, args.output)
+        plot_packets(kinds, decoded, wanted, args.output)
+    except (VideoError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {explain(error)}\n")
     chosen = [kinds[index] for index in decoded]
     parts = ", ".join(f"{chosen.count(kind)} of {kinds.count(kind)} {kind}" for kind in "IPB" if kind in kinds)
     print(
@@ -52,7 +55,10 @@ def examine(path: str, frames: Sequence[int] | None, segments: int) -> tuple[lis
             raise VideoError(path, "is read from its start, whatever is wanted: its packets do not tell enough")
         numbers = np.concatenate(video.packets_to_decode(sorted(set(wanted)))).tolist()
         places = {number: index for index, number in enumerate(video.order.tolist())}
-    with av.open(path, metadata_errors="ignore") as container:
-        kinds = [av.video.frame.PictureType(frame.pict_type).name for frame in container.decode(video=0)]
+    try:
+        with av.open(path, metadata_errors="ignore") as container:
+            kinds = [av.video.frame.PictureType(frame.pict_type).name for frame in container.decode(video=0)]
+    except av.FFmpegError as error:
+        raise VideoError(path, f"does not decode to its end: {error.strerror}") from error
     kinds = [kind if kind in ("I", "P", "B") else "?" for kind in kinds]
     return sorted(places[number] for number in numbers if number in places), kinds, wanted

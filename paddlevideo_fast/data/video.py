@@ -212,8 +212,11 @@ def check_views(source: Source, info: VideoInfo, views: Sequence[View], size: tu
             bad = low if low < 0 else high
             raise VideoError(source, f"frame {bad} is outside 0..{info.num_frames - 1}")
         if view.crop is not None:
+            if not isinstance(view.crop, CropBox) or not all(isinstance(side, (int, np.integer)) for side in view.crop):
+                raise VideoError(source, f"crop must be a CropBox of whole pixels, got {view.crop!r}")
             x, y, width, height = view.crop
             if x < 0 or y < 0 or width < 1 or height < 1 or x + width > info.width or y + height > info.height:
                 raise VideoError(source, f"{view.crop} is outside the {info.width}x{info.height} picture")
-    if size is not None and (len(size) != 2 or min(size) < 1):
+    whole = isinstance(size, (tuple, list)) and all(isinstance(side, (int, np.integer)) for side in size)
+    if size is not None and not (whole and len(size) == 2 and min(size) >= 1):
         raise VideoError(source, f"size must be (height, width) of at least 1 pixel, got {size}")

@@ -71,7 +71,7 @@ def train(
             if progress.epoch == config.epochs or _reached(progress, max_steps):
                 break
             train_one_epoch(run, log, failures, saver, max_steps)
-            failures.check_epoch()
+            failures.check_epoch(run.ranks.gather)
             if failures.summary():
                 logger.warning("%s", failures.summary())
             # The state is saved before the validation, which a resumed run then catches up on.

@@ -19,7 +19,7 @@ def check_can_clean(path: str, output: str) -> None:
     if os.path.isdir(path):
         raise ValueError(f"{path} is a folder, which has no rows to clean: write a list with tools/data/build_list.py")
     if os.path.basename(path) == "shards.json":
-        raise ValueError(f"{path} lists shards, which have no rows to clean: tools/data/make_shards.py writes them anew")
+        raise ValueError(f"{path} lists shards, which have no rows to clean: tools/data/make_shards.py packs anew")
     if os.path.exists(output) and os.path.samefile(path, output):
         raise ValueError(f"{output} is the list itself: write the cleaned one elsewhere")
 

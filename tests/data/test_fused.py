@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import pickle
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from conftest import MAKERS, NUM_FRAMES, decode_all, encode, to_rgb
+from conftest import MAKERS, NUM_FRAMES, decode_all, draw_picture, encode, to_rgb
+from PIL import Image
 
 from paddlevideo_fast.data.readers import READERS, CropBox, VideoError, View, build_reader, feeds
 from paddlevideo_fast.data.readers.bitstream import picture_layer
@@ -270,6 +273,78 @@ def test_a_header_that_lies_about_the_size_is_noticed(video_file, tmp_path):
         except VideoError:
             continue
         assert clip.shape == (2, 64, 64, 3)
+
+
+def test_odd_pixel_formats_take_the_plain_way(tmp_path):
+    """Palettes and bits are no planes to cut from."""
+    for mode in ("P", "1"):
+        path = tmp_path / f"{mode}.mov"
+        with av.open(str(path), "w") as output:
+            stream = output.add_stream("png", rate=25)
+            stream.width, stream.height, stream.pix_fmt = 96, 64, "pal8" if mode == "P" else "monob"
+            for index in range(3):
+                data = io.BytesIO()
+                Image.fromarray(draw_picture(index)).convert(mode).save(data, "png")
+                packet = av.Packet(data.getvalue())
+                packet.stream, packet.time_base, packet.pts, packet.dts = stream, Fraction(1, 25), index, index
+                packet.is_keyframe = True
+                output.mux(packet)
+        with build_reader("fused").open(path) as fast, build_reader("pyav").open(path) as plain:
+            views = [View([2, 0], CropBox(3, 5, 40, 30), True)]
+            np.testing.assert_array_equal(fast.read(views, (32, 32))[0], plain.read(views, (32, 32))[0])
+
+
+@pytest.mark.parametrize("name", ["h264.ts", "mid_gop.ts", "plain.mp4"])
+def test_a_file_that_goes_away_is_an_error_in_words(name, video_file, tmp_path):
+    for reader in ("fused", "pyav"):
+        path = tmp_path / f"{reader}_{name}"
+        shutil.copy(video_file(name), path)
+        with build_reader(reader).open(path) as video:
+            path.unlink()
+            try:
+                video.read([View([3])])
+            except VideoError as error:
+                assert "can no longer be read" in str(error)
+        with pytest.raises(VideoError, match="is closed" if reader == "fused" else "can no longer"):
+            video.read([View([3])])
+
+
+def test_a_stream_that_cannot_seek_is_read_once(video_file):
+    class Pipe:
+        def __init__(self, data):
+            self._file = io.BytesIO(data)
+
+        def read(self, *count):
+            return self._file.read(*count)
+
+    for name in ("h264_b.avi", "mid_gop.ts", "interlaced.mp4", "plain.mp4"):
+        clip = build_reader("fused").read(Pipe(video_file(name).read_bytes()), [3, 1])
+        np.testing.assert_array_equal(clip, build_reader("pyav").read(video_file(name), [3, 1]))
+
+
+def test_an_open_video_keeps_few_scalers(video_file):
+    with build_reader("fused").open(video_file("plain.mp4")) as video:
+        for x in range(40):
+            video.read([View([0], CropBox(x, 0, 40, 40))], (32, 32))
+        assert len(video._boxes) == 32
+
+
+def test_left_crops_are_left_to_ffmpeg(video_file, tmp_path):
+    """The parameter set of 100x64 pictures cut by 4 to the left: FFmpeg may keep what it cannot cut."""
+    filtered = tmp_path / "crop.mp4"
+    with av.open(str(video_file("plain.mp4"))) as read, av.open(str(filtered), "w") as output:
+        source = read.streams.video[0]
+        cut = av.bitstream.BitStreamFilterContext("h264_metadata=crop_left=10:crop_top=8", source)
+        packets = [made for packet in read.demux(source) for made in cut.filter(packet if packet.size else None)]
+        stream = output.add_stream_from_template(source)
+        stream.codec_context.extradata = cut.extradata if hasattr(cut, "extradata") else source.codec_context.extradata
+        for packet in packets:
+            packet.stream = stream
+            output.mux(packet)
+    reader = build_reader("fused")
+    with reader.open(filtered) as fast, build_reader("pyav").open(filtered) as plain:
+        assert fast.info == plain.info
+        np.testing.assert_array_equal(fast.read([View([5])])[0], plain.read([View([5])])[0])
 
 
 def test_a_changed_file_is_listed_anew(video_file, tmp_path):

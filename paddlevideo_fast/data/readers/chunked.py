@@ -43,7 +43,12 @@ class FileReader(Reader):
     """Opens video files, alone or as the chunks of a long video."""
 
     def open(self, source: Source) -> Video:
-        return ChunkedVideo(source, self) if isinstance(source, ChunkSet) else self.open_file(source)
+        if isinstance(source, ChunkSet):
+            return ChunkedVideo(source, self)
+        try:
+            return self.open_file(source)
+        except OSError as error:  # it went away, or its disk did, after it was found
+            raise VideoError(source, f"can no longer be read: {error.strerror or error}") from error
 
     @abstractmethod
     def open_file(self, source: Source) -> Video:

@@ -31,11 +31,22 @@ from paddlevideo_fast.data.readers.pictures import BoxConverter, Converter, orie
 from paddlevideo_fast.data.readers.pyav import PyavVideo
 from paddlevideo_fast.data.readers.reader import Video, load_package
 from paddlevideo_fast.data.readers.sources import check_promises, resolve
-from paddlevideo_fast.data.video import MAX_FRAMES, MAX_PIXELS, CropBox, Limits, Source, VideoError, VideoInfo, View
+from paddlevideo_fast.data.video import (
+    MAX_FRAMES,
+    MAX_PIXELS,
+    CropBox,
+    DamagedVideoError,
+    Limits,
+    Source,
+    VideoError,
+    VideoInfo,
+    View,
+)
 
 logger = logging.getLogger("paddlevideo_fast")
 
 Feed = DemuxedFeed | Mp4Feed
+MOST_BOXES = 32  # of an open video whose scalers are kept
 
 
 class FusedReader(FileReader):
@@ -172,7 +183,7 @@ class FusedVideo(Video):
     def _open(self, facts: Facts) -> None:
         limits, threads = self._reader.limits, self._reader.threads
         if not facts.selective:
-            self._plain = PyavVideo(self.source, threads, limits, facts.index, facts.order)
+            self._plain = PyavVideo(self.source, threads, limits, facts.index, facts.order, self._place)
         elif facts.samples is not None:
             self._feed = Mp4Feed(self._place, limits, threads, facts.samples)
         else:
@@ -191,7 +202,7 @@ class FusedVideo(Video):
         index = self._feed.index
         if index.doubt() is None and index.order is not None and _seekable(index):
             return Facts(index, index.order, index.info(index.order), None, True)
-        plain = PyavVideo(self.source, threads, limits)
+        plain = PyavVideo(self.source, threads, limits, place=self._place)
         order = plain.decode_order() if plain.order is None else plain.order
         one_to_one = order.min() >= 0 and len(np.unique(order)) == len(index.pts)
         if one_to_one and plain.damage is None and _seekable(index):
@@ -213,6 +224,8 @@ class FusedVideo(Video):
         """Yields (index, PyAV frame) of the wanted frames, in rising order."""
         import av
 
+        if self._feed is None and self._plain is None:
+            raise VideoError(self.source, "is closed; open it again")
         done = 0
         if self._plain is None:
             reason = "a wanted frame did not come out of the decoder"
@@ -236,11 +249,13 @@ class FusedVideo(Video):
 
     def _fall_back(self, reason: str) -> None:
         self._reader.note_fallback(self.source, reason)
+        plain = PyavVideo(self.source, self._reader.threads, self._reader.limits, place=self._place)
         self._feed.close()
-        self._plain = PyavVideo(self.source, self._reader.threads, self._reader.limits)
-        shown, promised = self._plain.info, self._facts.info
-        self._facts = Facts(self._plain.index, self._plain.order, shown, self._plain.damage, False)
+        self._plain, shown, promised = plain, plain.info, self._facts.info
+        self._facts = Facts(plain.index, plain.order, shown, plain.damage, False)
         self._reader.known.put(self._key, self._facts)
+        if plain.damage and shown.num_frames < promised.num_frames:
+            raise DamagedVideoError(self.source, plain.damage, shown.num_frames)
         if shown[:1] + shown[2:4] != promised[:1] + promised[2:4]:
             raise VideoError(self.source, f"its header promises {promised}, its pictures are {shown}")
 
@@ -299,6 +314,8 @@ class FusedVideo(Video):
         if scaled:
             size = out.shape[1::-1] if turns % 2 == 0 else out.shape[:2]
             if (place, size) not in self._boxes:
+                if len(self._boxes) == MOST_BOXES:
+                    self._boxes.pop(next(iter(self._boxes)))
                 self._boxes[place, size] = BoxConverter(place, size)
             part = self._boxes[place, size](picture)
         else:
@@ -316,10 +333,10 @@ class FusedVideo(Video):
             yield index, self._whole(frame)
 
     def close(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
-        if self._plain is not None:
-            self._plain.close()
+        for part in (self._feed, self._plain):
+            if part is not None:
+                part.close()
+        self._feed = self._plain = None
 
 
 def _seekable(index: PacketIndex) -> bool:

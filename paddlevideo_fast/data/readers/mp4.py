@@ -302,6 +302,8 @@ def _parse_parameters(bits: Iterator[int]) -> tuple[int, int] | None:
     next(bits)
     if next(bits):
         left, right, top, bottom = (_golomb(bits) for _ in range(4))
-        width -= (left + right) * (2 if chroma in (1, 2) else 1)
+        if left:  # FFmpeg may keep a part of it, for the sake of aligned memory
+            return None
+        width -= right * (2 if chroma in (1, 2) else 1)
         height -= (top + bottom) * (2 if chroma == 1 else 1)
     return width, height

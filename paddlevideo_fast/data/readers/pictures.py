@@ -89,6 +89,8 @@ class BoxConverter:
     def takes(frame: Any) -> bool:
         """Whether a frame has the planes to cut from: one for each component, chroma of full or half size."""
         form = frame.format
+        if form.has_palette or form.is_bit_stream:
+            return False
         planar = [component.plane for component in form.components] == list(range(len(form.components)))
         halved = form.chroma_width(64) >= 32 and form.chroma_height(64) >= 32
         return planar and halved and not (form.is_rgb or form.is_big_endian or frame.interlaced_frame)

@@ -51,6 +51,7 @@ class PyavVideo(Video):
         threads: Decoder threads; 0 lets FFmpeg choose.
         limits: Of the file.
         index: Its packets; None lists them.
+        place: What ``sources.resolve`` made of the source, if it did.
         order: See below; None finds it out where the number of frames depends on it.
 
     Attributes:
@@ -65,9 +66,10 @@ class PyavVideo(Video):
         limits: Limits,
         index: PacketIndex | None = None,
         order: np.ndarray | None = None,
+        place: str | BinaryIO | None = None,
     ):
         self.source, self._limits = source, limits
-        self._place, self._threads = resolve(source), threads
+        self._place, self._threads = place or resolve(source), threads
         self._decoder: Iterator[Any] = iter(())
         self._next, self._held = 0, (-1, None)
         self.index = index or scan_packets(source, self._place, limits)

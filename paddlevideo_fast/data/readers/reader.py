@@ -19,7 +19,7 @@ PACKAGES = {"av": "av", "decord": "decord", "cv2": "opencv-python-headless"}
 
 
 class Video(ABC):
-    """One opened video.
+    """One opened video, for one thread at a time; a reader may be shared by threads.
 
     Attributes:
         source: What was opened.
@@ -56,6 +56,8 @@ class Video(ABC):
         Args:
             num_frames: Frames to keep, at least 1; ``DamagedVideoError.decodable`` says how many can be had.
         """
+        if num_frames < 1:
+            raise ValueError(f"num_frames must be at least 1, got {num_frames}")
         kept = min(num_frames, self.info.num_frames)
         duration = self.info.duration * kept / self.info.num_frames
         self.info = self.info._replace(num_frames=kept, duration=duration)

@@ -64,8 +64,11 @@ def _resolve_path(source: str | Path) -> str:
 def explain_unreadable(source: Source, place: str | BinaryIO) -> VideoError:
     """Returns the error for a source that no demuxer accepts, from a look at its bytes."""
     if isinstance(place, str):
-        with open(place, "rb") as file:
-            return VideoError(source, _describe_bytes(file))
+        try:
+            with open(place, "rb") as file:
+                return VideoError(source, _describe_bytes(file))
+        except OSError as error:
+            return VideoError(source, f"can no longer be read: {error.strerror}")
     place.seek(0)
     return VideoError(source, _describe_bytes(place))
 
