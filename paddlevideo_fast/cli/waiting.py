@@ -49,5 +49,5 @@ def _remedies(config: Config) -> str:
         if data.reader.name != "fused":
             remedies.append(f"data.reader={data.reader.name} to fused")
         side = data.crop_size * 8 // 7
-        remedies.append(f"the videos to small frames by tools/data/extract_frames.py --short-side {side}")
+        remedies.append(f"the videos prepared once by tools/data/prepare_videos.py --short-side {side}")
     return "; ".join(remedies)

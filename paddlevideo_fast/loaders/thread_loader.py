@@ -21,6 +21,7 @@ from paddlevideo_fast.data.dataset import ClipDataset, Sample
 from paddlevideo_fast.data.samplers import EvalSampler, SampleKey, TrainSampler
 
 PREFETCH_BATCHES = 2  # that each thread reads ahead
+_END_SECONDS = 5  # for a thread to finish its batch; one that hangs is left behind
 
 
 class LoaderError(RuntimeError):
@@ -45,11 +46,13 @@ class ThreadLoader:
         self.num_workers = min(num_workers, len(sampler))
         self._tasks: SimpleQueue[tuple[Future, list[SampleKey]] | None] = SimpleQueue()
         device = paddle.get_device()  # which a new thread does not inherit
+        stopped, threads = threading.Event(), []
         for number in range(self.num_workers):
             # A daemon: one that hangs in a decoder must not keep the process from ending.
-            arguments = (self._tasks, dataset, device)
-            threading.Thread(target=_serve, args=arguments, name=f"reader {number}", daemon=True).start()
-        weakref.finalize(self, _end, self._tasks, self.num_workers)
+            arguments = (self._tasks, dataset, device, stopped)
+            threads.append(threading.Thread(target=_serve, args=arguments, name=f"reader {number}", daemon=True))
+            threads[-1].start()
+        weakref.finalize(self, _end, self._tasks, threads, stopped)  # with the loader, or before the interpreter ends
 
     def __iter__(self) -> Iterator[Sample]:
         """Yields batch dicts of tensors.
@@ -86,8 +89,8 @@ class ThreadLoader:
             raise LoaderError(f"a reader thread failed:\n{''.join(traceback.format_exception(error))}") from error
 
 
-def _serve(tasks: SimpleQueue, dataset: ClipDataset, device: str) -> None:
-    while (task := tasks.get()) is not None:
+def _serve(tasks: SimpleQueue, dataset: ClipDataset, device: str, stopped: threading.Event) -> None:
+    while (task := tasks.get()) is not None and not stopped.is_set():
         future, keys = task
         if not future.set_running_or_notify_cancel():
             continue
@@ -98,9 +101,14 @@ def _serve(tasks: SimpleQueue, dataset: ClipDataset, device: str) -> None:
         del task, future, keys  # while it waits for the next task, a thread holds no batch
 
 
-def _end(tasks: SimpleQueue, num_workers: int) -> None:
-    for _ in range(num_workers):
+def _end(tasks: SimpleQueue, threads: list[threading.Thread], stopped: threading.Event) -> None:
+    """Ends the threads: one that still runs native code while the interpreter goes down could abort the process."""
+    stopped.set()
+    for _ in threads:
         tasks.put(None)
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(_END_SECONDS)
 
 
 def _to_tensors(batch: Sample, device: str) -> Sample:

@@ -47,7 +47,7 @@ def test_the_remedies_are_those_that_are_left(motion, tmp_path, monkeypatch):
         return waiting.explain_waiting(path, config(motion, tmp_path, *overrides)).partition("to change: ")[2]
 
     workers = "data.num_workers=2 up to the cores (4 here, shared by the ranks)"
-    frames = "the videos to small frames by tools/data/extract_frames.py --short-side 36"  # crops of 32
+    frames = "the videos prepared once by tools/data/prepare_videos.py --short-side 36"  # crops of 32
     assert remedies("data.num_workers=2", "data.reader=pyav") == f"{workers}; data.reader=pyav to fused; {frames}"
     assert remedies("data.num_workers=4") == frames
     assert remedies("data.num_workers=4", "data.reader=frames") == "smaller pictures"

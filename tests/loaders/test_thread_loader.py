@@ -194,3 +194,24 @@ def test_records_are_described():
     keys = [SampleKey(0, index, 2, 4) for index in (3, 3, ~1, 0)]
     assert dataset.describe(keys) == "list.txt:4 3.mp4, list.txt:2 1.mp4, list.txt:1 0.mp4"
     assert dataset.describe(keys, most=1) == "list.txt:4 3.mp4 and 2 more"
+
+
+def test_a_process_that_ends_in_mid_epoch_ends_its_readers_first():
+    """The batch in work is finished, none is begun; nothing aborts."""
+    script = textwrap.dedent(f"""
+        import sys, time; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}, {str(ROOT / "tests/loaders")!r}]
+        from test_thread_loader import Numbers
+        from paddlevideo_fast.data.samplers import EvalSampler
+        from paddlevideo_fast.loaders.thread_loader import ThreadLoader
+        class Slow(Numbers):
+            def read_batch(self, keys):
+                print("begun", flush=True)
+                time.sleep(0.3)
+                print("done", flush=True)
+                return super().read_batch(keys)
+        batches = iter(ThreadLoader(Slow(400), EvalSampler(400, 4, 2, 4), 2, timeout=100))
+        next(batches)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("begun") == done.stdout.count("done") <= 6
