@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -223,6 +224,16 @@ def made(beside: Path, name: str) -> Path:
     if not path.exists():
         MAKERS[name](path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def logger_as_it_was() -> Iterator[None]:
+    """A command that runs inside a test leaves its handlers on the project's logger, and their streams are closed."""
+    logger = logging.getLogger("paddlevideo_fast")
+    handlers, propagate, level = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
 import threading
@@ -31,19 +30,6 @@ VIDEOS = "tools/data/prepare_videos.py"
 SETTINGS = {
     "reader": "fused", "crop_size": 112, "on_gpu": False, "amp_possible": False, "augments": False, "accum_steps": 1,
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def own_logging():
-    """The command sets the package's logger up for a process of its own."""
-    logger = logging.getLogger("paddlevideo_fast")
-    before = logger.handlers[:], logger.propagate, logger.level
-    yield
-    for handler in logger.handlers:
-        if handler not in before[0]:
-            handler.close()
-    logger.handlers[:], logger.propagate = before[:2]
-    logger.setLevel(before[2])
 
 
 @pytest.fixture(autouse=True)

@@ -340,7 +340,7 @@ def test_unreadable_files_are_left_out_of_the_mean_and_the_gradient(motion, tmp_
     broken = broken_list(motion, tmp_path, 3)
     run = build(
         motion, tmp_path / "run", *TOY, broken, "data.batch_size=16", "epochs=2", "optimizer={name: sgd, lr: 0.1}",
-        "schedule={name: constant}",
+        "schedule={name: constant}", "data.max_failed_share=0.2",
     )  # fmt: skip
     model = twin(run)
     clips, targets = [], []
@@ -380,7 +380,9 @@ def test_too_many_unreadable_files_stop_the_run(motion, tmp_path, monkeypatch):
     with pytest.raises(TooManyFailuresError, match=r"all of the first 8 .*broken.txt:\d+: .*missing_\d+.mp4: does not"):
         train(run)
     run = build(motion, tmp_path / "some", *TOY, broken_list(motion, tmp_path, 4), "data.max_failed_share=0.2")
-    with pytest.raises(TooManyFailuresError, match=r"8 of the first 32 .* data.max_failed_share = 0.2 .*broken.txt"):
+    with pytest.raises(
+        TooManyFailuresError, match=r"4 of the 16 reads of an epoch .* data.max_failed_share = 0.2 .*broken.txt"
+    ):
         train(run)
 
 
@@ -498,7 +500,9 @@ def test_bad_files_raise_stops_at_the_first(motion, tmp_path, monkeypatch):
 def test_the_end_of_an_epoch_counts_what_failed(motion, tmp_path, monkeypatch, caplog):
     use_toy(monkeypatch)
     monkeypatch.setattr(engine.logger, "propagate", True)
-    run = build(motion, tmp_path / "run", *TOY, broken_list(motion, tmp_path, 2), "epochs=1")
+    run = build(
+        motion, tmp_path / "run", *TOY, broken_list(motion, tmp_path, 2), "epochs=1", "data.max_failed_share=0.2"
+    )
     train(run)
     assert "2 of 16 reads failed so far and counted with weight 0: 2 records" in caplog.text
 

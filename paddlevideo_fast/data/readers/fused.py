@@ -321,8 +321,12 @@ class FusedVideo(Video):
         else:
             rows, columns = slice(place.y, place.y + place.height), slice(place.x, place.x + place.width)
             part = self._convert(picture, *coded)[rows, columns]
-        part = turn(part, turns, mirrored)
-        out[:] = cv2.flip(np.ascontiguousarray(part), 1) if view.flip else part
+        if turns or mirrored:
+            part = turn(part, turns, mirrored)
+        if view.flip:
+            cv2.flip(np.ascontiguousarray(part), 1, out)
+        else:
+            out[:] = part
 
     def _whole(self, frame: Any) -> np.ndarray:
         index = self._facts.index
