@@ -1,6 +1,7 @@
 """Clip batches read ahead by threads of this process.
 
-Decoders and scalers run outside the interpreter lock, so threads read at the same time; they start at once, share what is known of the files, and hand their arrays on without a copy.
+Decoders and scalers run outside the interpreter lock, so threads read at the same time; they start at once, share what
+is known of the files, and hand their arrays on without a copy.
 """
 
 from __future__ import annotations
