@@ -104,14 +104,7 @@ def inexactness(index: PacketIndex) -> str | None:
         return "the size of its pictures may change"
     if index.mirrored:
         return "a mirrored picture"
-    if index.discard.any():
-        return "an edit list hides pictures"
-    order = np.argsort(np.argsort(index.pts))
-    if np.any(order[index.key] != np.flatnonzero(index.key)):
-        return "open groups of pictures"
-    if index.unsafe_keys:
-        return "key frames that are not safe to start from"
-    return None
+    return index.seek_doubt()
 
 
 def refusal(source: Source, reason: str) -> InexactReaderError:

@@ -133,6 +133,17 @@ class PacketIndex:
             return "pictures precede the first key frame"
         return None
 
+    def seek_doubt(self) -> str | None:
+        """Returns why a decoder that seeks by itself may give other frames; None if it will not."""
+        if self.discard.any():
+            return "an edit list hides pictures"
+        order = np.argsort(np.argsort(self.pts))
+        if np.any(order[self.key] != np.flatnonzero(self.key)):
+            return "open groups of pictures"
+        if self.unsafe_keys:
+            return "key frames that are not safe to start from"
+        return None
+
     def info(self, order: np.ndarray | None = None) -> VideoInfo:
         """Returns the facts about the video.
 
