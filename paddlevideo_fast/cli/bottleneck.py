@@ -8,6 +8,9 @@ Three things bound the length of a step, each computed from what was measured:
 
 A step takes at least the greatest of them, and about that long as long as they go on side by side. An estimate puts the
 changed quantity in its place and takes the greatest again. Without reader threads reading is added to compute instead.
+
+On a CPU the first two hold waiting for a core. A bound may not: what competes for the cores, decoding among it, may go.
+Where other programs compete, the cores are shared out by threads: more readers get more of them, but not all.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ FORMULAS = {
     "step": "max(compute, reading, cpu) with reader threads, max(compute + reading, cpu) without, where reading is "
     "batches_per_step * batch_read_seconds",
     "feed_ratio": "step_seconds / reading",
-    "data.num_workers": "step with other num_workers; the fewest within 2 % of the best",
-    "videos": "step without decode and convert in reading and cpu: what no preparation can better",
+    "data.num_workers": "step with k num_workers and cores * (k + 1) / (k + 1 + others), where others = "
+    "max(0, cores / core_share - num_workers - 1), 0 with a core_share of 1; the fewest within 2 % of the best",
+    "videos": "step without decode and convert in reading and cpu, compute and reading * core_share: what no "
+    "preparation can better",
     "accum_steps": "step_seconds - communication / 2, for as many clips; the exchange may be hidden already",
     "augment": "step_seconds - augment: what leaving all of it out would bring",
 }
@@ -74,12 +79,19 @@ class Measured:
             "cpu": self.cpu / self.cores if self.cpu is not None else 0.0,
         }
 
-    def estimate(self) -> float:
-        """Returns the length of a step by the formula."""
+    def estimate(self, share: float = 1.0) -> float:
+        """Returns the length of a step by the formula, where threads have a core for ``share`` of their time now."""
         limits = self.limits()
-        if not self.workers:
-            return max(limits["compute"] + limits["reading"], limits["cpu"])
-        return max(limits.values())
+        compute, reading = share * limits["compute"], share * limits["reading"]
+        return max(max(compute, reading) if self.workers else compute + reading, limits["cpu"])
+
+    def with_workers(self, workers: int) -> Measured:
+        """Returns the same with another number of reader threads, and the cores these and the main thread would get.
+
+        Each of ``workers + 1`` own and of the other threads, if there are more than cores, has an equal share of them.
+        """
+        others = max(0.0, self.cores / self.core_share - self.workers - 1) if self.core_share < 1 else 0.0
+        return replace(self, workers=workers, cores=self.cores * (workers + 1) / (workers + 1 + others))
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ def _for_reading(measured: Measured, settings: Mapping[str, Any]) -> list[Remedy
         measured,
         batch_read=measured.batch_read - measured.pixels_wall,
         cpu=None if measured.cpu is None else max(0.0, measured.cpu - pixels),
-    ).estimate()
+    ).estimate(measured.core_share)
     if without < WORTH_IT * measured.step:
         side = settings["crop_size"] * 8 // 7
         tool = "extract_frames" if settings["reader"] == "frames" else "prepare_videos"
@@ -157,7 +169,7 @@ def _more_workers(measured: Measured) -> Remedy | None:
     if measured.cpu is None:
         return Remedy("data.num_workers", None, None, False, "more data.num_workers (no estimate: children read)")
     most = int(measured.cores) * (2 if measured.pixels_cpu < 0.5 * measured.pixels_wall else 1)
-    steps = {k: replace(measured, workers=k).estimate() for k in range(measured.workers + 1, most + 1)}
+    steps = {k: measured.with_workers(k).estimate() for k in range(measured.workers + 1, most + 1)}
     least = min(steps.values(), default=measured.step)
     if least >= WORTH_IT * measured.step:
         return None

@@ -11,13 +11,18 @@ import platform
 import resource
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paddlevideo_fast.cli.options import add_override, explain, parse
 from paddlevideo_fast.cli.runtime import prepare
+
+if TYPE_CHECKING:
+    from paddlevideo_fast.schema import DataConfig
 
 MARKS = {"ok": "ok  ", "note": "note", "warn": "WARN", "fail": "FAIL"}
 PACKAGES = {
@@ -35,6 +40,8 @@ QUIET = {"libx265": {"x265-params": "log-level=none"}}
 LEAST_SHM = 1 << 30
 LEAST_FILES = 1024
 LEAST_DISK = 5 << 30
+LOOKED_AT = 32  # rows of each list, spread over it
+NAMED = 5  # of those that cannot be read
 
 
 @dataclass(frozen=True)
@@ -79,22 +86,23 @@ def main(argv: list[str] | None = None) -> None:
     level = logger.level
     logger.setLevel(logging.ERROR)  # the report says it all
     try:
-        failed = sum(report(title, check) for title, check in groups)
+        marks = sum((report(title, check) for title, check in groups), Counter())
     finally:
         logger.setLevel(level)
-    print("\nsomething needs a cure: see FAIL above" if failed else "\nready")
-    if failed:
+    if marks["fail"]:
+        print("\nsomething needs a cure: see FAIL above")
         raise SystemExit(1)
+    print(f"\nready, with {marks['warn']} to look at: see WARN above" if marks["warn"] else "\nready")
 
 
-def report(title: str, check: Callable[[], Iterator[Finding]]) -> int:
-    """Prints the findings of a check and returns how many failed."""
+def report(title: str, check: Callable[[], Iterator[Finding]]) -> Counter[str]:
+    """Prints the findings of a check and returns how many there are of each mark."""
     print(f"\n{title}")
-    failed = 0
+    marks: Counter[str] = Counter()
     for finding in guarded(title, check):
-        failed += finding.mark == "fail"
+        marks[finding.mark] += 1
         print(f"  {MARKS[finding.mark]}  {finding.name:<24} {finding.detail}", flush=True)
-    return failed
+    return marks
 
 
 def guarded(title: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -240,7 +248,8 @@ def check_limits(output: Path) -> Iterator[Finding]:
 
 
 def check_config(path: str, overrides: list[str]) -> Iterator[Finding]:
-    """Tries a configuration: lists, class names, the first batch of each phase, one forward pass."""
+    """Tries a configuration: lists, class names, rows from all over each list, one forward pass."""
+    import numpy as np
     import paddle
 
     from paddlevideo_fast.config import load_config
@@ -265,13 +274,33 @@ def check_config(path: str, overrides: list[str]) -> Iterator[Finding]:
         records = build.build_records(config, phase, path)
         dataset = build.build_dataset(config, phase, records, task)
         crop = getattr(getattr(config.data, phase), "crop_size", None) or config.data.crop_size
-        indices = range(min(config.data.batch_size, len(records)))
-        batch = dataset.read_batch([SampleKey(0, index, config.data.num_frames, crop) for index in indices])
-        for error in batch["errors"]:
+        rows = np.unique(np.linspace(0, len(records) - 1, LOOKED_AT).astype(int)).tolist()
+        batch = dataset.read_batch([SampleKey(0, row, config.data.num_frames, crop) for row in rows])
+        for error in batch["errors"][:NAMED]:
             yield Finding("warn", f"data.{phase}", f"cannot read {error}")
-        shape = "x".join(map(str, batch["clip"].shape))
-        yield Finding("ok", f"data.{phase}", f"{len(records)} records; the first batch is {shape} bytes")
+        if batch["errors"]:
+            yield judge_rows(phase, len(batch["errors"]), len(rows), config.data)
+        shape = "x".join(map(str, batch["clip"].shape[1:]))
+        yield Finding("ok", f"data.{phase}", f"{len(records)} records, {len(rows)} looked at; a clip is {shape} bytes")
         with paddle.no_grad():
             clip = build.build_augment(config, phase)({"clip": paddle.to_tensor(batch["clip"][:2])})
             outputs = model(*task.inputs(clip))
         yield Finding("ok", f"data.{phase}", f"two clips through the model: {list(outputs.shape)}")
+
+
+def judge_rows(phase: str, unreadable: int, looked_at: int, data: DataConfig) -> Finding:
+    """Says what a run does where all rows of a list are like those looked at, some of which cannot be read."""
+    counts, share = f"{unreadable} of {looked_at} rows looked at cannot be read", unreadable / looked_at
+    clean = "tools/data/check_dataset.py LIST --clean GOOD writes a list of the good ones"
+    allowed = f"data.max_failed_share = {data.max_failed_share:g}"
+    if unreadable == looked_at:
+        outcome = "nothing could be read; a wrong root is the usual reason"
+    elif phase != "train":
+        return Finding("warn", f"data.{phase}", f"{counts}: they are in no metric; {clean}")
+    elif data.bad_files == "raise":
+        outcome = f"training stops at the first (data.bad_files = raise); {clean}"
+    elif share > data.max_failed_share:
+        outcome = f"training stops if {share:.0%} of all fail, more than {allowed} allows; {clean}"
+    else:
+        return Finding("warn", f"data.{phase}", f"{counts}: they count with weight 0, as {allowed} allows; {clean}")
+    return Finding("fail", f"data.{phase}", f"{counts}: {outcome}")

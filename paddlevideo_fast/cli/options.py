@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,42 @@ def config_parser(description: str, weights_required: bool) -> argparse.Argument
 def add_override(parser: argparse.ArgumentParser, help: str) -> None:
     """Gives a parser ``-o``; its command line goes through :func:`parse`."""
     parser.add_argument("-o", "--override", action="append", default=[], metavar="KEY=VALUE", help=help)
+
+
+def add_list_options(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the options that say how to read a list."""
+    parser.add_argument("--root", metavar="DIR", help="folder of the videos (default: that of the list)")
+    parser.add_argument("--format", default="auto", metavar="NAME", help="format of the list (default: auto)")
+    parser.add_argument("--classes", metavar="FILE", help="class names, for lists that name labels; checks ids too")
+
+
+def add_worker_options(parser: argparse.ArgumentParser, timeout: float) -> None:
+    """Gives a parser the options of what works on many videos; ``timeout`` is the default, in seconds."""
+    parser.add_argument("--workers", type=int, default=cores(), metavar="N", help="processes (default: one a core)")
+    help = "seconds a video may take (default: %(default)g)"
+    parser.add_argument("--timeout", type=float, default=timeout, metavar="S", help=help)
+
+
+def cores() -> int:
+    """Returns the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def exit_status(name: str, work: Callable[[], int], goes_on: bool = True) -> int:
+    """Runs a tool that prepares data; ``work`` returns how many videos are bad, ``goes_on`` tells that it can resume.
+
+    Returns:
+        0 all is good, 1 something is bad, 2 a list, an option or a folder is wrong, 130 interrupted.
+    """
+    try:
+        return 1 if work() else 0
+    except (ValueError, OSError, ImportError) as error:
+        print(f"{name}: {explain(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        rest = "; the same command goes on from here" if goes_on else ""
+        print(f"{name}: interrupted{rest}", file=sys.stderr)
+        return 130
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paddlevideo_fast.cli.options import config_parser, fail, parse, start
+from paddlevideo_fast.cli.options import config_parser, cores, fail, parse, start
 from paddlevideo_fast.cli.runtime import prepare
 
 if TYPE_CHECKING:
@@ -74,11 +74,6 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     if not args.paced and (args.workers, args.step_time) != (None, None):
         parser.error("--workers and --step-time go with --paced; a profile takes data.num_workers from the config")
     return args
-
-
-def cores() -> int:
-    """Returns the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_training(config: Config, args: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:

@@ -2,26 +2,29 @@
 
 A chunk set is a folder with a file for each ``seconds`` of the video, named by the second it begins at: ``0.mp4``,
 ``15.mp4``, ``30.mp4``. Frame i of the set is frame i of the video it was cut from. ``chunks.json`` in the folder says
-how many frames each file has; without it every file has to be looked at once.
+how many frames each file has; without it every file has to be looked at once. A shard holds such files as one tar file.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import re
+import tarfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from paddlevideo_fast.data.records import VIDEO_SUFFIXES
-from paddlevideo_fast.data.video import ChunkSet, VideoError, VideoInfo
+from paddlevideo_fast.data.video import ChunkSet, NamedBytes, ShardMember, Source, VideoError, VideoInfo
 
 INDEX = "chunks.json"
 MAKE_INDEX = "python tools/data/make_chunks.py --index-only"
+PACKED = ".chunks.tar"  # what the name of a member of a shard that holds chunks ends in
 CHUNK = re.compile(r"(0|[1-9][0-9]{0,8})(\.[A-Za-z0-9]+)")
 FULL = 0.9  # of its length: a shorter chunk with others after it has lost its end
 
@@ -216,6 +219,13 @@ def _parse(data: Any) -> ChunkIndex | None:
 
 def write_index(folder: str, index: ChunkIndex) -> None:
     """Writes ``chunks.json``, whole or not at all."""
+    path = os.path.join(folder, INDEX)
+    with open(f"{path}.unfinished", "w", encoding="utf-8") as file:
+        file.write(_to_json(index) + "\n")
+    os.replace(f"{path}.unfinished", path)
+
+
+def _to_json(index: ChunkIndex) -> str:
     data = {
         "seconds": index.seconds,
         "suffix": index.suffix,
@@ -227,7 +237,48 @@ def write_index(folder: str, index: ChunkIndex) -> None:
         "container": index.container,
         "num_frames": np.diff(index.firsts).tolist(),
     }
-    path = os.path.join(folder, INDEX)
-    with open(f"{path}.unfinished", "w", encoding="utf-8") as file:
-        file.write(json.dumps(data) + "\n")
-    os.replace(f"{path}.unfinished", path)
+    return json.dumps(data)
+
+
+def part_of(index: ChunkIndex, first: int, last: int) -> ChunkIndex:
+    """Returns the index of some neighbouring chunks as if they were a whole video; they are numbered from 0 anew."""
+    firsts = index.firsts[first : last + 2] - index.firsts[first]
+    count = int(firsts[-1])
+    info = index.info._replace(num_frames=count, duration=count / index.info.fps)
+    return replace(index, firsts=firsts, info=info, stored=True)
+
+
+def pack_chunks(index: ChunkIndex, chunks: Sequence[bytes]) -> bytes:
+    """Returns a tar file of ``chunks.json`` and the chunks: unpacked into a folder it is a chunk set."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        named = [(index.name(number), chunk) for number, chunk in enumerate(chunks)]
+        for name, data in [(INDEX, _to_json(index).encode()), *named]:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return packed.getvalue()
+
+
+def is_packed(source: Source) -> bool:
+    """Returns whether a source is a tar file of chunks inside a shard."""
+    return isinstance(source, (ShardMember, NamedBytes)) and source.name.endswith(PACKED)
+
+
+def unpack_chunks(source: NamedBytes) -> tuple[ChunkIndex, list[NamedBytes]]:
+    """Returns what ``pack_chunks`` was given.
+
+    Raises:
+        VideoError: They are other bytes.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(source)) as archive:
+            files = {info.name: archive.extractfile(info).read() for info in archive if info.isreg()}
+        index = _parse(json.loads(files[INDEX]))
+        named = [index.name(number) for number in range(len(index.firsts) - 1)]
+        chunks = [NamedBytes(files[name]) for name in named]
+    except (tarfile.TarError, KeyError, ValueError, AttributeError) as error:
+        raise VideoError(source, f"is no tar file of chunks and {INDEX} ({type(error).__name__}: {error})") from error
+    for name, chunk in zip(named, chunks):
+        chunk.name = f"{source.name}:{name}"
+    return index, chunks

@@ -1,4 +1,4 @@
-"""Lists of parts of long videos with captions: EPIC-Kitchens-100 and the narrations of Ego4D.
+"""Lists of parts of long videos: EPIC-Kitchens-100, the narrations of Ego4D, and clips of one's own with a label.
 
 A video is a file below the root, or a folder of chunks of the same name: what is there decides.
 """
@@ -16,12 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from paddlevideo_fast.data.dataset_lists import choose_layout
-from paddlevideo_fast.data.records import AnnotationError, Label, Listing, VideoRecord, read_text
+from paddlevideo_fast.data.records import MAX_DIGITS, AnnotationError, Label, Listing, VideoRecord, read_text
 from paddlevideo_fast.data.video import ChunkSet
 
 EPIC_CLASSES = {"verb": 97, "noun": 300}
 EPIC_LISTS = ("EPIC_100_train.csv", "EPIC_100_validation.csv")  # the actions of the two together are the classes
 EPIC_REQUIRED = ("participant_id", "video_id", "start_timestamp", "stop_timestamp")
+CLIP_COLUMNS = ("path", "start", "end", "label")
 EGO4D_COLUMNS = ("video_uid", "start_second", "end_second", "narration")
 MOMENT = 0.001  # seconds; a narration without a length is one of a single frame
 
@@ -91,6 +92,11 @@ def _timestamp(text: str) -> float | None:
     return int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3]) if found else None
 
 
+def _time(text: str) -> float | None:
+    """Returns the seconds of ``HH:MM:SS.ss`` or of a plain number; None if it is something else."""
+    return _timestamp(text) if ":" in text else _number(text)
+
+
 def _number(text: str) -> float | None:
     try:
         value = float(text)
@@ -106,7 +112,7 @@ def _span(
     start, end = (parse(cells[column]) for column in columns)
     if start is None or end is None or end < start or end < 0:
         given = " and ".join(f"{column} {cells[column]!r}" for column in columns)
-        form = "HH:MM:SS.ss" if parse is _timestamp else "seconds"
+        form = {_timestamp: "HH:MM:SS.ss", _time: "seconds or HH:MM:SS.ss"}.get(parse, "seconds")
         listing.complain(f"{listing.origin(row)}: {given} are no {form} in rising order")
         return None
     start = max(start, 0.0)
@@ -214,12 +220,34 @@ def _narrations(listing: Listing, row: int, cell: str) -> tuple[str, ...] | None
     return tuple(texts)
 
 
+def read_clips(listing: Listing) -> Iterator[VideoRecord]:
+    """A CSV with the header ``path,start,end,label``: times in seconds or HH:MM:SS.ss, labels as ids or names."""
+    rows = _read_csv(listing.path, CLIP_COLUMNS if listing.require_labels else CLIP_COLUMNS[:3])
+    sources = _find_sources(listing, ("{path}",), rows, "path")
+    for row, cells in rows:
+        span = _span(listing, row, cells, ("start", "end"), _time)
+        text = cells.get("label", "").strip()
+        label = None
+        if text or listing.require_labels:
+            label = int(text) if _is_id(text) else listing.class_id(text, listing.origin(row))
+            if label is None:
+                continue
+        source = sources[cells["path"]]
+        if source and span:
+            yield VideoRecord(source, label, *span, origin=listing.origin(row))
+
+
+def _is_id(text: str) -> bool:
+    return re.fullmatch(rf"-?[0-9]{{1,{MAX_DIGITS}}}", text) is not None
+
+
 EGOCENTRIC_FORMATS: dict[str, Callable[[Listing], Iterator[VideoRecord]]] = {
     "epic": read_epic,
     "epic_verb": partial(read_epic, key="verb"),
     "epic_noun": partial(read_epic, key="noun"),
     "epic_action": partial(read_epic, key="action"),
     "ego4d": read_ego4d,
+    "clips": read_clips,
 }
 
 
@@ -231,6 +259,8 @@ def recognise_egocentric(path: Path, header: str) -> str | None:
     """
     if header.startswith(",".join(EGO4D_COLUMNS[:3])):
         return "ego4d"
+    if set(CLIP_COLUMNS[:3]) <= {name.strip() for name in header.split(",")}:
+        return "clips"
     if "start_timestamp" in header and "video_id" in header:
         raise AnnotationError(
             f"{path} is a list of EPIC-Kitchens; write format: epic_verb, epic_noun or epic_action (one class id), or "

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from paddlevideo_fast.data.chunks import PACKED
 from paddlevideo_fast.data.records import VIDEO_SUFFIXES, AnnotationError, Label, Listing, VideoRecord, read_text
 from paddlevideo_fast.data.video import NamedBytes, ShardMember, VideoError
 
@@ -182,7 +183,7 @@ def index_shard(path: Path) -> Entry:
 
 
 def _note_file(sample: Entry, archive: tarfile.TarFile, info: tarfile.TarInfo, kind: str) -> None:
-    if f".{kind}" in VIDEO_SUFFIXES and "name" not in sample:
+    if (f".{kind}" in VIDEO_SUFFIXES or f".{kind}" == PACKED) and "name" not in sample:
         sample.update(name=info.name, offset=info.offset_data, size=info.size)
     elif kind in ("json", "cls", "txt") and info.size <= MAX_TEXT:
         text = archive.extractfile(info).read().decode("utf-8", "replace").strip()

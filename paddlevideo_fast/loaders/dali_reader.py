@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from paddlevideo_fast.data.chunks import is_packed
 from paddlevideo_fast.data.readers import FrameFolder, Reader, ShardMember, Source, Video, VideoError, build_reader
-from paddlevideo_fast.data.readers.frames import FramesReader, list_frames
+from paddlevideo_fast.data.readers.frames import FramesReader, list_frames, read_image
 from paddlevideo_fast.data.readers.packets import TIMED, PacketIndex, open_stream, scan_packets
-from paddlevideo_fast.data.readers.pictures import image_size
 from paddlevideo_fast.data.readers.sources import resolve
 from paddlevideo_fast.data.video import (
     MAX_FRAMES,
@@ -139,7 +139,7 @@ class DaliReader(Reader):
             VideoError: It does not exist or is not a video.
             InexactReaderError: DALI is not trusted with it.
         """
-        if isinstance(source, ChunkSet):
+        if isinstance(source, ChunkSet) or is_packed(source):
             raise refusal(source, "the video is stored in chunks")
         if _is_folder(source):
             return self._examine_folder(source)
@@ -167,7 +167,7 @@ class DaliReader(Reader):
     def _examine_folder(self, source: Source) -> Facts:
         pictures = list_frames(source)
         self.limits.check_count(source, len(pictures))
-        size = image_size(_read_image(source, pictures[0], 0))
+        _, size = read_image(source, pictures[0], 0)
         self.limits.check_size(source, *size)
         count = len(pictures)
         info = VideoInfo(count, self.fps, *size, count / self.fps if self.fps else 0.0)
@@ -225,26 +225,12 @@ def _read_file(source: Source) -> np.ndarray:
 
 
 def _read_picture(source: Source, facts: Facts, index: int) -> np.ndarray:
-    data, shown = _read_image(source, facts.pictures[index], index), facts.info[2:4]
-    width, height = image_size(data)
+    data, (width, height) = read_image(source, facts.pictures[index], index)
+    shown = facts.info[2:4]
     if (width, height) != shown:
         reason = f"frame {index} is {width}x{height}, the video is {shown[0]}x{shown[1]}"
         raise DamagedVideoError(source, reason, index)
     return np.frombuffer(data, np.uint8)
-
-
-def _read_image(source: Source, path: str, index: int) -> bytes:
-    """Returns the bytes of a file that begins as a JPEG or PNG does."""
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise DamagedVideoError(source, f"{path} is not a regular file", index)
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise DamagedVideoError(source, f"{path} cannot be read ({error.strerror})", index) from error
-    if image_size(data) is None:
-        reason = f"is truncated or not a JPEG or PNG image ({len(data)} bytes)" if data else "is empty (0 bytes)"
-        raise DamagedVideoError(source, f"{path} {reason}", index)
-    return data
 
 
 def inexactness(index: PacketIndex) -> str | None:

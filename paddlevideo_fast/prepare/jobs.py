@@ -100,7 +100,8 @@ def _videos_only(records: list[VideoRecord], inputs: str) -> list[VideoRecord]:
     if other is not None:
         raise ValueError(
             f"{inputs}: {other.origin} is no video file but a {type(other.source).__name__} "
-            f"({describe_source(other.source)}); only video files are encoded anew"
+            f"({describe_source(other.source)}); only video files are encoded anew: give the list of the videos it was "
+            "made of. Chunks by make_chunks are encoded for training already"
         )
     return records
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -16,6 +17,8 @@ from paddlevideo_fast.data.records import IMAGE_SUFFIXES, AnnotationError, Listi
 from paddlevideo_fast.data.video import FrameFolder
 
 SPLITS = ("train", "valid", "test")
+
+logger = logging.getLogger("paddlevideo_fast")
 
 # The published validation list beside a published training list.
 _COMPANIONS = {
@@ -58,6 +61,8 @@ def build_lists(
     names = CLASS_NAMES[format](source)
     label_map = {name: index for index, name in enumerate(names)}
     records = _on_disk(load_annotations(source, format, root, len(names), label_map), source)
+    if format == "folder":
+        records, names = _without_empty_classes(records, names, source)
     published = _find_companion(source, format) if valid is None else None
     if published is not None:
         held_out = _on_disk(load_annotations(published, format, root, len(names), label_map), published)
@@ -106,6 +111,23 @@ def _on_disk(records: list[VideoRecord], source: Path) -> list[VideoRecord]:
         gone = next(record for record in records if not os.path.exists(_path(record)))
         print(f"{source.name}: left out {len(records) - len(found)} videos not on disk, the first {_path(gone)}")
     return found
+
+
+def _without_empty_classes(
+    records: list[VideoRecord], names: list[str], folder: Path
+) -> tuple[list[VideoRecord], list[str]]:
+    """Returns records and class names without folders that hold nothing: a class nobody shows would take an id."""
+    used = sorted({record.label for record in records})
+    empty = [name for number, name in enumerate(names) if number not in used]
+    if not empty:
+        return records, names
+    more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    logger.warning(
+        "%s: class folders without a video get no class id: %s%s; remove them, or put videos in them",
+        folder, ", ".join(empty[:5]), more,
+    )  # fmt: skip
+    ids = {label: number for number, label in enumerate(used)}
+    return [record._replace(label=ids[record.label]) for record in records], [names[label] for label in used]
 
 
 def split_records(records: Sequence[VideoRecord], parts: dict[str, float], seed: int) -> dict[str, list[VideoRecord]]:

@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 
 from paddlevideo_fast.data.annotations import load_annotations, load_class_names
-from paddlevideo_fast.data.readers import FrameFolder, ShardMember, VideoError, build_reader
-from paddlevideo_fast.data.records import VIDEO_SUFFIXES, AnnotationError, VideoRecord
-from paddlevideo_fast.data.shards import FIELDS, INDEX_NAME, Entry, index_shard, read_index, read_member, write_index
+from paddlevideo_fast.data.chunks import PACKED
+from paddlevideo_fast.data.readers import VideoError, build_reader
+from paddlevideo_fast.data.records import VIDEO_SUFFIXES, AnnotationError
+from paddlevideo_fast.data.shards import INDEX_NAME, Entry, index_shard, read_index, write_index
 from paddlevideo_fast.data.video import describe_source
 from paddlevideo_fast.prepare.check import inspect_all
+from paddlevideo_fast.prepare.shard_items import Item, cut_into_runs, find_items
 
 WORK_FOLDER, UNFINISHED = ".unfinished", ".unfinished"
 SHARD_NAME = "shard-{:06d}.tar"
@@ -53,35 +55,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.shard_size < 1:
             raise ValueError(f"the shard size must be at least 1 byte, got {self.shard_size}")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One video and the records that stand on it.
-
-    Attributes:
-        source: A file, or a member of a shard that is packed anew.
-        size: Its bytes.
-        changed: Time of its last change, in nanoseconds.
-        records: In the order of the list.
-    """
-
-    source: str | ShardMember
-    size: int
-    changed: int
-    records: tuple[VideoRecord, ...]
-
-    @property
-    def rows(self) -> list[Entry]:
-        """What the records say, as JSON holds it."""
-        rows = [{name: getattr(record, name) for name in FIELDS} for record in self.records]
-        rows = [{name: value for name, value in row.items() if value not in (None, ())} for row in rows]
-        return json.loads(json.dumps(rows))
-
-    @property
-    def identity(self) -> list[Any]:
-        """What tells whether it is the same video as in an earlier run."""
-        return [describe_source(self.source), self.size, self.changed]
 
 
 Shard = list[tuple[str, Item]]  # the key and the video of each sample
@@ -143,7 +116,8 @@ def make_shards(
         raise ValueError(f"workers must be at least 1 and timeout above 0 s, got {workers} and {timeout}")
     class_names = load_class_names(classes) if classes else []
     label_map = {name: index for index, name in enumerate(class_names)} or None
-    records = load_annotations(inputs, format, root, len(class_names) or None, label_map, require_labels=False)
+    listed = load_annotations(inputs, format, root, len(class_names) or None, label_map, require_labels=False)
+    records, bad = cut_into_runs(listed)
     items, faults = find_items(records)
     digest, folder = digest_of([asdict(options), *([*item.identity, item.rows] for item in items)]), Path(output)
     left_out = _left_out_before(folder, digest)
@@ -159,11 +133,11 @@ def make_shards(
     if good:
         shards, lost = write_shards(folder, plan_shards(good, options), workers)
         faults |= lost
-    bad = [record for record in records if record.source in faults]
-    for record in bad:
-        print(f"BAD {record.origin} {describe_source(record.source)}: {faults[record.source]}", file=sys.stderr)
-    if len(bad) == len(records):
-        raise AnnotationError(f"{inputs}: not one of its {len(records)} records can be read; nothing is packed")
+    bad += [(record, faults[record.source]) for record in records if record.source in faults]
+    for record, reason in bad:
+        print(f"BAD {record.origin} {describe_source(record.source)}: {reason}", file=sys.stderr)
+    if len(bad) == len(listed):
+        raise AnnotationError(f"{inputs}: not one of its {len(listed)} records can be read; nothing is packed")
     names = {shard["name"] for shard in shards}
     for path in folder.glob(SHARD_NAME.format(0).replace("000000", "*")):
         if path.name not in names:  # of an interrupted run to which fewer videos looked bad
@@ -179,33 +153,6 @@ def make_shards(
 def digest_of(value: Any) -> str:
     """Returns a short digest of something JSON can hold."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
-
-
-def find_items(records: Sequence[VideoRecord]) -> tuple[list[Item], dict[Any, str]]:
-    """Returns the videos of records in the order of the list, and why others are not there, by their source.
-
-    Raises:
-        AnnotationError: A record is not one file.
-    """
-    by_source: dict[Any, list[VideoRecord]] = {}
-    for record in records:
-        if not isinstance(record.source, (str, ShardMember)):
-            kind = "folder of frames" if isinstance(record.source, FrameFolder) else "set of chunks"
-            raise AnnotationError(
-                f"{record.origin}: {record.source.path} is a {kind}; a shard is read whole and a clip uses little "
-                "of that: make shards of videos"
-            )
-        by_source.setdefault(record.source, []).append(record)
-    items, faults = [], {}
-    for source, group in by_source.items():
-        try:
-            status = os.stat(source.path if isinstance(source, ShardMember) else source)
-        except OSError as error:
-            faults[source] = error.strerror
-            continue
-        size = source.size if isinstance(source, ShardMember) else status.st_size
-        items.append(Item(source, size, status.st_mtime_ns, tuple(group)))
-    return items, faults
 
 
 def _left_out_before(folder: Path, digest: str) -> int | None:
@@ -241,16 +188,22 @@ def check_items(items: Sequence[Item], decode: str, workers: int, timeout: float
         for line in known.read_text(encoding="utf-8").split("\n")[:-1]:  # what follows the last line end was cut off
             identity, reason = json.loads(line)
             seen[json.dumps(identity)] = reason
-    faults = {item.source: seen.get(json.dumps(item.identity)) for item in items}
-    new = {item.source: item for item in items if json.dumps(item.identity) not in seen}
+    names = {file: json.dumps([describe_source(file), *item.identity[1:]]) for item in items for file in item.files}
+    reasons = {file: seen.get(name) for file, name in names.items()}
+    new = [file for file, name in names.items() if name not in seen]
     progress, reader = Progress(len(new), "videos looked at"), build_reader("pyav")
-    with open(known, "a", encoding="utf-8") as file:
-        for source, fact in inspect_all(list(new), lambda source: reader, decode, workers, timeout):
-            faults[source] = fact.reason
-            file.write(json.dumps([new[source].identity, fact.reason]) + "\n")
-            file.flush()
+    with open(known, "a", encoding="utf-8") as kept:
+        for file, fact in inspect_all(new, lambda source: reader, decode, workers, timeout):
+            reasons[file] = fact.reason
+            kept.write(json.dumps([json.loads(names[file]), fact.reason]) + "\n")
+            kept.flush()
             progress.add(1)
-    return {source: reason for source, reason in faults.items() if reason is not None}
+    faults = {}
+    for item in items:
+        bad = next((file for file in item.files if reasons[file] is not None), None)
+        if bad is not None:
+            faults[item.source] = reasons[bad] if bad == item.source else f"{bad}: {reasons[bad]}"
+    return faults
 
 
 def plan_shards(items: Sequence[Item], options: Options) -> list[Shard]:
@@ -264,15 +217,23 @@ def plan_shards(items: Sequence[Item], options: Options) -> list[Shard]:
             shards.append([])
             room = options.shard_size
         room -= item.size
-        shards[-1].append((_key(number, item.source), item))
+        shards[-1].append((_key(number, item), item))
     return shards
 
 
-def _key(number: int, source: str | ShardMember) -> str:
+def _key(number: int, item: Item) -> str:
     """Returns the key of a sample: no two are alike, and it has no dot, which would end it."""
-    name = os.path.basename(source.name if isinstance(source, ShardMember) else source)
-    stem = re.sub(r"^\d{7}-", "", os.path.splitext(name)[0])  # the number of a shard that is packed anew
+    name = os.path.basename(item.file_name)
+    stem = os.path.splitext(name.removesuffix(PACKED))[0]
+    stem = re.sub(r"^\d{7}-", "", stem)  # the number of a shard that is packed anew
     return f"{number:07d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', stem)[:LONGEST_STEM]}"
+
+
+def _suffix(name: str) -> str:
+    if name.endswith(PACKED):
+        return PACKED
+    suffix = os.path.splitext(name)[1].lower()
+    return suffix if suffix in VIDEO_SUFFIXES else ".mp4"
 
 
 def write_shards(folder: Path, shards: Sequence[Shard], workers: int) -> tuple[list[Entry], dict[Any, str]]:
@@ -337,12 +298,11 @@ def write_shard(path: Path, shard: Shard) -> tuple[Entry, dict[Any, str]]:
         with open(unfinished, "wb") as file:
             for key, item in shard:
                 try:
-                    data = _read_item(item)
+                    data = item.read()
                 except (OSError, VideoError) as error:
                     lost[item.source] = getattr(error, "reason", None) or str(error)
                     continue
-                suffix = os.path.splitext(item.source.name if isinstance(item.source, ShardMember) else item.source)[1]
-                name = key + (suffix.lower() if suffix.lower() in VIDEO_SUFFIXES else ".mp4")
+                name = key + _suffix(item.file_name)
                 offset = _put(file, name, data)
                 text = json.dumps(item.rows[0] if len(item.rows) == 1 else {"rows": item.rows})
                 _put(file, f"{key}.json", text.encode())
@@ -358,15 +318,6 @@ def write_shard(path: Path, shard: Shard) -> tuple[Entry, dict[Any, str]]:
         return entry, lost
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _read_item(item: Item) -> bytes:
-    if isinstance(item.source, ShardMember):
-        return read_member(item.source)
-    data = Path(item.source).read_bytes()
-    if len(data) != item.size:
-        raise VideoError(item.source, f"it changed while it was packed, from {item.size} to {len(data)} bytes")
-    return data
 
 
 def _put(file: Any, name: str, data: bytes) -> int:

@@ -245,6 +245,11 @@ def test_the_formulas_by_hand():
         "reader-bound: 60% of the step goes by waiting for data. A step takes 1.000 s; data.num_workers=3 would take "
         "it to about 0.400 s; "
     )
+    # A core for half of the time: 4 / 0.5 - 2 = 6 other threads. Four readers and the main thread have 5 of 11 shares
+    # in 4 cores, the most there can be, and need 1.2 s of them. With no one else: max(0.5 x 0.4, 0.5 x 0.2, 0.5 / 4)
+    more, smaller = judge(measured(core_share=0.5), SETTINGS)["remedies"]
+    assert (more["value"], more["step_seconds"]) == (4, pytest.approx(1.2 / (4 * 5 / 11)))
+    assert smaller["step_seconds"] == pytest.approx(0.2)
     alone = judge(measured(workers=0, step=1.4), SETTINGS)  # nobody reads ahead: 0.4 + 1.0
     assert alone["predicted_step_seconds"] == pytest.approx(1.4) and alone["feed_ratio"] is None
 

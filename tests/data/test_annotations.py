@@ -522,6 +522,7 @@ def test_the_documented_examples_load(write):
         "ssv2_json": ("train.json", "[{}]"),
         "ucf101": ("trainlist01.txt", "{}\n"),
         "epic": ("train.csv", epic + "{}\n"),
+        "clips": ("train.csv", "path,start,end,label\n{}\n"),
         "ego4d": ("train.csv", "video_uid,start_second,end_second,narration\n{}\n"),
     }
     for format in set(examples) - {"folder"}:

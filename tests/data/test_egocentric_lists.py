@@ -163,3 +163,38 @@ def test_ego4d_mistakes_have_file_and_line(tmp_path, row, reason):
     (tmp_path / "ego4d.csv").write_text(f"video_uid,start_second,end_second,narration\n{row}\n")
     with pytest.raises(AnnotationError, match=reason):
         load_annotations(tmp_path / "ego4d.csv")
+
+
+def test_clips_of_ones_own(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("path,start,end,label\nday 1.mp4,1.5,4,2\nsub/b.mp4,00:01:00,00:01:02.5,0\n")
+    assert load_annotations(path) == [
+        VideoRecord(str(tmp_path / "day 1.mp4"), 2, 1.5, 4.0, origin="train.csv:2"),
+        VideoRecord(str(tmp_path / "sub/b.mp4"), 0, 60.0, 62.5, origin="train.csv:3"),
+    ]
+
+
+def test_clips_with_names_and_chunks(tmp_path):
+    (tmp_path / "day.mp4").mkdir()
+    path = tmp_path / "train.csv"
+    path.write_text("label,path,start,end\nwash hands,day.mp4,0,2\n")
+    (record,) = load_annotations(path, label_map={"cook": 0, "wash hands": 1})
+    assert record == VideoRecord(ChunkSet(str(tmp_path / "day.mp4")), 1, 0.0, 2.0, origin="train.csv:2")
+    path.write_text("path,start,end\nday.mp4,0,2\n")
+    assert load_annotations(path, require_labels=False)[0].label is None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("a.mp4,4,1.5,0", "train.csv:2: start '4' and end '1.5' are no seconds or HH:MM:SS.ss in rising order"),
+        ("a.mp4,0,soon,0", "no seconds or HH:MM:SS.ss in rising order"),
+        ("a.mp4,0,1,cook", "cook"),
+        ("a.mp4,0,1", "3 columns instead of 4 as in the header"),
+    ],
+)
+def test_clips_that_are_wrong(tmp_path, row, message):
+    path = tmp_path / "train.csv"
+    path.write_text(f"path,start,end,label\n{row}\n")
+    with pytest.raises(AnnotationError, match=message):
+        load_annotations(path, num_classes=3)

@@ -36,6 +36,7 @@ from paddlevideo_fast.data.video import (
     DamagedVideoError,
     FrameFolder,
     InexactReaderError,
+    ShardMember,
     VideoError,
     View,
 )
@@ -43,7 +44,7 @@ from paddlevideo_fast.engine import build as builder
 from paddlevideo_fast.loaders import dali_loader, dali_reader
 from paddlevideo_fast.loaders.dali_loader import DaliBatches, DaliLoader
 from paddlevideo_fast.loaders.dali_reader import DaliReader, EncodedClip, load
-from paddlevideo_fast.loaders.thread_loader import LoaderError
+from paddlevideo_fast.loaders.thread_loader import LoaderError, ThreadLoader
 
 ROOT = Path(__file__).parents[2]
 TAKEN = ("vp9.webm", "vp8.webm", "mjpeg.avi", "vp9_super.webm", "vfr.webm")
@@ -365,8 +366,10 @@ def test_refused_files_are_counted_logged_once_or_errors(video_file, monkeypatch
 
 
 def test_chunks_are_read_by_the_other_reader(video_file):
-    with pytest.raises(InexactReaderError, match="the video is stored in chunks"):
-        DaliReader().examine(ChunkSet(str(video_file("vp9.webm").parent)))
+    packed = ShardMember("shard-000000.tar", "0000000-v.chunks.tar", 512, 10)
+    for source in (ChunkSet(str(video_file("vp9.webm").parent)), packed):
+        with pytest.raises(InexactReaderError, match="the video is stored in chunks"):
+            DaliReader().examine(source)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -608,6 +611,42 @@ def test_shapes_change_from_batch_to_batch(video_file, folder, dali):
         batch = made.read_batch(keys)
         assert batch["clip"].shape == [count, frames, crop, crop, 3]
         same_batch(batch, data.read_batch(keys), LEAST_DB)
+
+
+class ChangingShapes:
+    """Batches as multigrid deals them out: frames, crop and number of clips are others in each step."""
+
+    STEPS = ((8, 112, 2), (4, 80, 5), (8, 64, 6), (4, 112, 4), (2, 56, 12), (8, 112, 1))
+
+    def __init__(self, num_records):
+        order = np.random.default_rng(4).permutation(40 * num_records) % num_records
+        self.batches, done = [], 0
+        for frames, crop, count in self.STEPS:
+            self.batches.append(keys_of(*order[done : done + count].tolist(), frames=frames, crop=crop))
+            done += count
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("reader", ["frames", "pyav"])
+def test_a_loader_follows_a_sampler_that_changes_the_shape(video_file, folder, tmp_path, dali, reader, workers):
+    other = copy_folder(folder, tmp_path / "other")
+    videos = [str(video_file("mjpeg.avi")), str(video_file("vp9.webm"))]
+    data = dataset([FrameFolder(str(folder)), other] if reader == "frames" else videos, reader)
+    sampler = ChangingShapes(2)
+    made = list(DaliLoader(data, DaliReader(), sampler, workers, 60))
+    expected = list(ThreadLoader(data, sampler, workers, 60))
+    assert [batch["clip"].shape for batch in made] == [[n, t, side, side, 3] for t, side, n in ChangingShapes.STEPS]
+    for left, right in zip(made, expected, strict=True):
+        for batch in (left, right):
+            batch["aug"] = {name: value.numpy() for name, value in batch["aug"].items()}
+        arrays = ({k: v.numpy() if isinstance(v, paddle.Tensor) else v for k, v in b.items()} for b in (left, right))
+        same_batch(*arrays, LEAST_DB)
 
 
 def test_ranks_share_an_epoch_and_a_resumed_one_goes_on(video_file, dali):

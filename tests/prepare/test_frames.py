@@ -90,9 +90,9 @@ def test_places_that_cannot_be_written_are_one_line(videos, tmp_path):
     (tmp_path / "file").touch()
     done = run(videos, tmp_path / "file")
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"error: {tmp_path}/file: a file is in the place of a folder" in done.stderr
+    assert f"extract_frames: {tmp_path}/file: a file is in the place of a folder" in done.stderr
     done = run(videos, tmp_path / "out", "--quality", 500)
-    assert done.returncode == 2 and "error: quality must be from 1 to 100, got 500" in done.stderr
+    assert done.returncode == 2 and "extract_frames: quality must be from 1 to 100, got 500" in done.stderr
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="workers must be at least 1 and timeout above 0 s, got 0 and 600"):
         extract_frames(str(videos), str(tmp_path / "out"), Options(), workers=0)

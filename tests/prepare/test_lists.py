@@ -47,6 +47,18 @@ def test_folder(videos, tmp_path):
     assert counts["valid"] == {0: 1, 2: 2} and counts["test"] == {0: 1, 2: 2} and counts["train"] == {0: 3, 1: 1, 2: 6}
 
 
+def test_empty_class_folders_are_named_and_get_no_id(videos, tmp_path, caplog):
+    for name in ("a", "bb"):
+        (videos / name).mkdir()
+    (videos / "bb" / "notes.txt").touch()
+    build_lists(videos, tmp_path / "lists", valid=0.2)
+    assert load_class_names(tmp_path / "lists/classes.txt") == ["b", "c", "跳舞 a"]
+    labels = {Path(r.source).parent.name: r.label for r in load_annotations(tmp_path / "lists/train.txt")}
+    assert labels == {"b": 0, "c": 1, "跳舞 a": 2}
+    text = f"{videos}: class folders without a video get no class id: a, bb; remove them, or put videos in them"
+    assert text in caplog.messages
+
+
 def test_seed_decides_the_split(videos, tmp_path):
     def valid(name, seed):
         build_lists(videos, tmp_path / name, valid=0.3, seed=seed)

@@ -6,7 +6,6 @@ python tools/data/extract_frames.py train.txt data/frames --short-side 256 --wor
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -14,25 +13,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout, i
 
 
 def main() -> int:
+    from paddlevideo_fast.cli.options import add_worker_options, exit_status
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("inputs", metavar="LIST_OR_FOLDER", help="rows 'path label', or a folder searched for videos")
     parser.add_argument("output", metavar="OUTPUT", help="gets one folder of frames a video; finished ones are kept")
     parser.add_argument("--short-side", type=int, help="pixels of the shorter side (default: as it is)")
     parser.add_argument("--quality", type=int, default=95, help="JPEG quality, 1 to 100 (default: 95)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    add_worker_options(parser, timeout=600)
     parser.add_argument("--template", default="img_{:05d}.jpg", help="file name (default: img_{:05d}.jpg), from 1 on")
     parser.add_argument("--fps", type=float, help="frames per second to keep (default: all)")
-    parser.add_argument("--timeout", type=float, default=600, help="seconds one video may take (default: 600)")
     args = parser.parse_args()
 
-    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.frames import Options, extract_frames
 
-    try:
+    def work() -> int:
         options = Options(args.template, args.quality, args.short_side, args.fps)
-        return 1 if extract_frames(args.inputs, args.output, options, args.workers, args.timeout) else 0
-    except (ValueError, OSError) as error:
-        parser.error(explain(error))
+        return extract_frames(args.inputs, args.output, options, args.workers, args.timeout)
+
+    return exit_status("extract_frames", work)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ python tools/data/make_chunks.py /data/epic/video_320p_15sec --index-only
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -15,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout, i
 
 
 def parse_arguments() -> argparse.Namespace:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from paddlevideo_fast.cli.options import add_worker_options
+
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -40,8 +40,7 @@ def parse_arguments() -> argparse.Namespace:
         "(default: b7-fastdecode)",
     )
     parser.add_argument("--crf", type=float, default=23.0, help="x264's quality, 0 (best) to 51 (default: 23)")
-    parser.add_argument("--workers", type=int, default=cores, metavar="N", help="processes (default: one a core)")
-    parser.add_argument("--timeout", type=float, default=6 * 3600.0, metavar="S", help="seconds a video may take")
+    add_worker_options(parser, timeout=6 * 3600)
     parser.add_argument(
         "--index-only",
         action="store_true",
@@ -55,23 +54,19 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = parse_arguments()
-    from paddlevideo_fast.cli.options import explain
+    from paddlevideo_fast.cli.options import exit_status
     from paddlevideo_fast.prepare.chunks import index_folders, make_chunks
     from paddlevideo_fast.prepare.cut import Cut
     from paddlevideo_fast.prepare.encode import Settings
 
-    try:
+    def work() -> int:
         if args.index_only:
-            return 1 if index_folders(args.inputs, args.seconds, args.workers, args.timeout) else 0
+            return index_folders(args.inputs, args.seconds, args.workers, args.timeout)
         settings = Settings(args.encode, args.short_side or None, args.crf)
         cut = Cut(15 if args.seconds is None else args.seconds, settings)
-        return 1 if make_chunks(args.inputs, args.output, cut, args.workers, args.timeout) else 0
-    except (ValueError, OSError) as error:
-        print(f"make_chunks: {explain(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("make_chunks: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return make_chunks(args.inputs, args.output, cut, args.workers, args.timeout)
+
+    return exit_status("make_chunks", work)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python tools/data/make_shards.py train.txt /mnt/data/train_shards --root /data/v
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -14,18 +13,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout, i
 
 
 def main() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from paddlevideo_fast.cli.options import add_list_options, add_worker_options, exit_status
+
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="A run that was interrupted goes on with the same command. Exit status: 0 all videos are packed, 1 some "
-        "cannot be read and were left out, 2 the list or an option is wrong, or the disk is full.",
+        "cannot be read and were left out, 2 the list or an option is wrong, or the disk is full, 130 interrupted.",
     )
     parser.add_argument("inputs", metavar="LIST_OR_FOLDER", help="list of videos, or a folder of class folders")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the shards and their index")
-    parser.add_argument("--root", metavar="DIR", help="folder of the videos (default: that of the list)")
-    parser.add_argument("--format", default="auto", metavar="NAME", help="format of the list (default: auto)")
-    parser.add_argument("--classes", metavar="FILE", help="class names, for lists that name labels")
+    add_list_options(parser)
     parser.add_argument("--size", type=float, default=256, metavar="MB", help="of a shard (default: 256)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order the videos are mixed in")
     parser.add_argument("--in-order", action="store_true", help="keep the order of the list")
@@ -35,21 +33,17 @@ def main() -> int:
         default="first",
         help="frames of each video to decode before it is packed (default: first)",
     )
-    parser.add_argument("--workers", type=int, default=cores, metavar="N", help="at once (default: one a core)")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds to look at a video")
+    add_worker_options(parser, timeout=60)
     args = parser.parse_args()
 
-    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.shards import Options, make_shards
 
-    try:
+    def work() -> int:
         options = Options(int(args.size * 1e6), not args.in_order, args.seed, args.decode)
         places = {"root": args.root, "format": args.format, "classes": args.classes}
-        left_out = make_shards(args.inputs, args.output, options, **places, workers=args.workers, timeout=args.timeout)
-    except (ValueError, OSError, ImportError) as error:
-        print(f"make_shards: {explain(error)}", file=sys.stderr)
-        return 2
-    return 1 if left_out else 0
+        return make_shards(args.inputs, args.output, options, **places, workers=args.workers, timeout=args.timeout)
+
+    return exit_status("make_shards", work)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python tools/data/prepare_videos.py train.txt /data/prepared --root /data/videos
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -14,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # this checkout, i
 
 
 def main() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from paddlevideo_fast.cli.options import add_list_options, add_worker_options, exit_status
+
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -23,9 +23,7 @@ def main() -> int:
     )
     parser.add_argument("inputs", metavar="LIST_OR_FOLDER", help="list of videos, or a folder searched for videos")
     parser.add_argument("output", metavar="OUTPUT", help="folder for the new videos, their list and report.json")
-    parser.add_argument("--root", metavar="DIR", help="folder of the videos (default: that of the list)")
-    parser.add_argument("--format", default="auto", metavar="NAME", help="format of the list (default: auto)")
-    parser.add_argument("--classes", metavar="FILE", help="class names, for lists that name labels")
+    add_list_options(parser)
     parser.add_argument(
         "--encode",
         default="b7-fastdecode",
@@ -41,26 +39,20 @@ def main() -> int:
         help="pixels of the shorter side, 0 to keep sizes; smaller videos are never enlarged (default: 256)",
     )
     parser.add_argument("--crf", type=float, default=23.0, help="x264's quality, 0 (best) to 51 (default: 23)")
-    parser.add_argument("--workers", type=int, default=cores, metavar="N", help="processes (default: one a core)")
-    parser.add_argument("--timeout", type=float, default=3600.0, metavar="S", help="seconds a video may take (3600)")
+    add_worker_options(parser, timeout=3600)
     parser.add_argument(
         "--redo", action="store_true", help="replace files stored with other settings or of another source"
     )
     args = vars(parser.parse_args())
 
-    from paddlevideo_fast.cli.options import explain
     from paddlevideo_fast.prepare.encode import Settings
     from paddlevideo_fast.prepare.videos import prepare_videos
 
-    try:
+    def work() -> int:
         settings = Settings(args.pop("encode"), args.pop("short_side") or None, args.pop("crf"))
-        return 1 if prepare_videos(settings=settings, **args) else 0
-    except (ValueError, OSError, ImportError) as error:
-        print(f"prepare_videos: {explain(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("prepare_videos: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        return prepare_videos(settings=settings, **args)
+
+    return exit_status("prepare_videos", work)
 
 
 if __name__ == "__main__":

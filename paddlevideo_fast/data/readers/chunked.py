@@ -19,19 +19,24 @@ from paddlevideo_fast.data.chunks import (
     ChunkIndex,
     chunk_length,
     index_chunks,
+    is_packed,
     list_chunks,
     read_index,
+    unpack_chunks,
 )
 from paddlevideo_fast.data.readers.reader import Reader, Video
+from paddlevideo_fast.data.shards import read_member
 from paddlevideo_fast.data.video import (
     ChunkSet,
     DamagedVideoError,
     InexactReaderError,
+    ShardMember,
     Source,
     VideoError,
     VideoInfo,
     View,
     check_views,
+    describe_source,
 )
 
 MAX_KNOWN = 20_000  # chunk sets remembered, at about 1 KB for half an hour each
@@ -43,7 +48,7 @@ class FileReader(Reader):
     """Opens video files, alone or as the chunks of a long video."""
 
     def open(self, source: Source) -> Video:
-        if isinstance(source, ChunkSet):
+        if isinstance(source, ChunkSet) or is_packed(source):
             return ChunkedVideo(source, self)
         try:
             return self.open_file(source)
@@ -61,13 +66,18 @@ class ChunkedVideo(Video):
     A chunk that is missing, damaged or not what it should be is an error when frames of it are wanted.
 
     Args:
-        source: The folder.
+        source: The folder, or the chunks in a shard.
         reader: Opens the chunks.
     """
 
-    def __init__(self, source: ChunkSet, reader: Reader):
-        self.source, self._reader = source, reader
-        self._index = find_index(source, reader)
+    def __init__(self, source: Source, reader: Reader):
+        self.source, self._reader, self._packed = source, reader, None
+        if isinstance(source, ChunkSet):
+            self._index = find_index(source, reader)
+        else:
+            self._index, self._packed = unpack_chunks(
+                read_member(source) if isinstance(source, ShardMember) else source
+            )
         self.info, self.codec, self.container = self._index.info, self._index.codec, self._index.container
         self._opened: tuple[int, Video] | None = None
         self._uses_damaged = False
@@ -105,7 +115,10 @@ class ChunkedVideo(Video):
                 for index, picture in self._open(number, inside[-1]).pictures(inside):
                     yield first + index, picture
 
-    def _path(self, number: int) -> str:
+    def _place(self, number: int) -> Source:
+        """Returns a chunk as it is opened: its path, or its bytes."""
+        if self._packed is not None:
+            return self._packed[number]
         return os.path.join(os.path.abspath(self.source.path), self._index.name(number))
 
     @contextmanager
@@ -117,13 +130,14 @@ class ChunkedVideo(Video):
             raise
         except VideoError as error:
             decodable = int(self._index.firsts[number]) + getattr(error, "decodable", 0)
-            raise DamagedVideoError(self.source, f"{self._path(number)}: {error.reason}", decodable) from error
+            place = describe_source(self._place(number))
+            raise DamagedVideoError(self.source, f"{place}: {error.reason}", decodable) from error
 
     def _open(self, number: int, last: int) -> Video:
         """Returns an opened chunk that is what the index says and has its frame ``last``."""
         if self._opened is None or self._opened[0] != number:
             self.close()
-            self._opened = number, self._reader.open(self._path(number))
+            self._opened = number, self._reader.open(self._place(number))
         video = self._opened[1]
         found, belong = video.info.num_frames, int(self._index.firsts[number + 1] - self._index.firsts[number])
         size, other = video.info[2:4], self.info[2:4]

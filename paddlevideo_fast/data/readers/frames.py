@@ -95,21 +95,9 @@ class FramesVideo(Video):
             yield index, picture
 
     def _read_file(self, index: int) -> tuple[bytes, tuple[int, int]]:
-        """Returns the bytes of an image, and the width and height its header says."""
-        path = self._path(index)
-        try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-                raise self._damaged(index, "is not a regular file")
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise self._damaged(index, f"cannot be read ({error.strerror})") from error
-        if not data:
-            raise self._damaged(index, "is empty (0 bytes)")
-        size = image_size(data)
-        if size and size[0] * size[1] > self._limits.max_pixels:
+        data, size = read_image(self.source, self._path(index), index)
+        if size[0] * size[1] > self._limits.max_pixels:
             raise self._damaged(index, self._limits.too_large(*size, "is"))
-        if size is None or _is_cut(data):
-            raise self._damaged(index, f"{NO_IMAGE} ({len(data)} bytes)")
         return data, size
 
     def _path(self, index: int) -> str:
@@ -120,6 +108,34 @@ class FramesVideo(Video):
 
     def close(self) -> None:
         pass
+
+
+def read_image(source: Source, path: str, index: int) -> tuple[bytes, tuple[int, int]]:
+    """Reads an image file without decoding it.
+
+    Args:
+        source: The folder, for messages.
+        path: The file.
+        index: The frame it is.
+
+    Returns:
+        Its bytes, and the width and height its header says.
+
+    Raises:
+        DamagedVideoError: It is not there, empty, cut off, or not an image.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+            raise DamagedVideoError(source, f"{path} is not a regular file", index)
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DamagedVideoError(source, f"{path} cannot be read ({error.strerror})", index) from error
+    if not data:
+        raise DamagedVideoError(source, f"{path} is empty (0 bytes)", index)
+    size = image_size(data)
+    if size is None or _is_cut(data):
+        raise DamagedVideoError(source, f"{path} {NO_IMAGE} ({len(data)} bytes)", index)
+    return data, size
 
 
 def list_frames(source: Source) -> list[str]:
