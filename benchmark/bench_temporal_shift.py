@@ -24,7 +24,7 @@ from paddlevideo_fast.cli.runtime import prepare
 prepare()
 
 import paddle
-from paddle.base import core
+from allocator import peak_memory, waiter
 from report import RESULTS, measure, write_report
 
 from paddlevideo_fast.ops.temporal_shift import temporal_shift_native, temporal_shift_reference
@@ -110,8 +110,7 @@ def time_case(case: Case, which: str, repeats: int) -> dict[str, float]:
     """Return the times of both alternatives in milliseconds."""
     runs = {name: make_run(case, name, which) for name in SHIFTS}
     inner = max(1, 2_000_000 // math.prod(case.shape))
-    synchronise = paddle.device.synchronize if paddle.get_device().startswith("gpu") else None
-    timings = measure(runs, repeats, inner=inner, warmup=2, synchronise=synchronise)
+    timings = measure(runs, repeats, inner=inner, warmup=2, synchronise=waiter())
     return {
         "native_ms": timings["native"].wall * 1e3,
         "composed_ms": timings["composed"].wall * 1e3,
@@ -119,24 +118,6 @@ def time_case(case: Case, which: str, repeats: int) -> dict[str, float]:
         "native_cpu_ms": timings["native"].cpu * 1e3,
         "composed_cpu_ms": timings["composed"].cpu * 1e3,
     }
-
-
-def peak_memory(run: Callable[[], paddle.Tensor]) -> float:
-    """Return the MB that Paddle's allocator hands out at the peak of one call, above what it held before."""
-    if paddle.get_device().startswith("gpu"):
-        memory = paddle.device.cuda
-        memory.reset_max_memory_allocated()
-        before = memory.memory_allocated()
-        result = run()
-        paddle.device.synchronize()
-        peak = memory.max_memory_allocated()
-    else:
-        core.host_memory_stat_reset_peak_value("Allocated", 0)
-        before = core.host_memory_stat_current_value("Allocated", 0)
-        result = run()
-        peak = core.host_memory_stat_peak_value("Allocated", 0)
-    del result
-    return (peak - before) / 2**20
 
 
 def run_case(case: Case, which: str, repeats: int) -> dict[str, object]:
