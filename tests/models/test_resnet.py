@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import paddle
 import pytest
+from paddle import nn
 
 from paddlevideo_fast.arguments import ArgumentError
 from paddlevideo_fast.models import create_model
@@ -101,6 +102,21 @@ def test_zero_init_residual_makes_blocks_the_identity(depth):
     assert np.abs(plain(x, 1).numpy() - x.numpy()).max() > 0.1
 
 
+def test_variant_d_averages_before_it_projects():
+    net = ResNet(50, width=0.125, variant="D")
+    assert [type(block.downsample[0]) for block in (net.layer1[0], net.layer2[0])] == [nn.Identity, nn.AvgPool2D]
+    # An odd size: the last row and column are averaged over what there is.
+    x = paddle.arange(9, dtype="float32").reshape([1, 1, 3, 3])
+    np.testing.assert_array_equal(net.layer2[0].downsample[0](x)[0, 0].numpy(), [[2, 3.5], [6.5, 8]])
+    assert net(paddle.zeros([1, 3, 40, 33])).shape == [1, 256, 2, 2]
+    names = set(net.state_dict())
+    assert {"conv1.0.weight", "conv1.1._mean", "conv1.6.weight", "bn1.weight", "layer1.0.downsample.1.weight"} <= names
+
+
 def test_unknown_depth():
+    with pytest.raises(ArgumentError, match="unknown ResNet variant 'C'"):
+        ResNet(50, variant="C")
+    with pytest.raises(ValueError, match="depth is 18; variant D exists from depth 50 on"):
+        ResNet(18, variant="D")
     with pytest.raises(ArgumentError, match="unknown ResNet depth 152. Valid names: 18, 34, 50, 101"):
         ResNet(152)

@@ -162,6 +162,15 @@ def test_files_that_are_no_weights(tmp_path):
     refuse(tmp_path, None, "no such weights file")
 
 
+def test_the_description_beside_weights_is_not_taken_for_them(saved):
+    path = saved[1].with_suffix(".json")
+    path.write_text(json.dumps({"weights": {"bytes": 1, "sha256": ""}}))
+    with pytest.raises(
+        WeightsError, match="weights.json: says what weights are, but holds none; give weights.pdparams"
+    ):
+        read_weights(path)
+
+
 def test_a_file_cut_short(saved, tmp_path):
     _, path = saved
     data = path.read_bytes()

@@ -15,6 +15,17 @@ from paddlevideo_fast.pickles import load_arrays
 logger = logging.getLogger("paddlevideo_fast")
 
 
+FOREIGN = {
+    ".pth": "torchvision, timm, tsm or videomae",
+    ".tar": "tsm",
+    ".pt": "openai-clip or avion",
+    ".pyth": "pyslowfast or timesformer",
+    ".pkl": "pyslowfast-caffe2",
+    ".safetensors": "huggingface or timm",
+    ".bin": "huggingface",
+}  # endings of other toolkits' weights, with the sources of models.weights.sources that they are likely from
+
+
 class WeightsError(ValueError):
     """Weights that do not fit the model; the message names the file and the keys."""
 
@@ -32,6 +43,14 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"{path.absolute()}: no such weights file")
+    if path.suffix == ".json":
+        raise WeightsError(f"{path}: says what weights are, but holds none; give {path.with_suffix('.pdparams').name}")
+    if path.suffix in FOREIGN:
+        command = f"python tools/convert_weights.py --source NAME --model NAME {path} {path.stem}.pdparams"
+        raise WeightsError(
+            f"{path}: these are weights of another toolkit, which have to be converted first: {command}, the source "
+            f"being {FOREIGN[path.suffix]}, it seems (see docs/weights.md)"
+        )
     try:
         if path.suffix == ".pdstate":
             check_trailer(path)
@@ -97,7 +116,10 @@ def _hint(own: Mapping[str, paddle.Tensor], state: Mapping[str, np.ndarray]) -> 
     """Says what would make weights fit that differ in the classifier alone, or hardly fit at all."""
     shared = [key for key in own if key in state and list(state[key].shape) == list(own[key].shape)]
     if not shared:
-        return ". Not one key fits: these are the weights of another architecture or another toolkit"
+        return (
+            ". Not one key fits: these are the weights of another architecture, or of another toolkit, which "
+            "tools/convert_weights.py converts"
+        )
     differing = [key for key in {*own, *state} if key not in shared]
     if all(key.startswith(HEAD) for key in differing):
         return ". All but the head fits: reset_head=true (training) starts with a fresh one"

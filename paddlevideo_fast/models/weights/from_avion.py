@@ -1,0 +1,75 @@
+"""Weights of AVION: its dual encoder, the classifier fine-tuned from that, and its VideoMAE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from paddle import nn
+
+from paddlevideo_fast.models.dual_encoder import DualEncoder
+from paddlevideo_fast.models.videomae import VideoMAE
+from paddlevideo_fast.models.weights import from_videomae
+from paddlevideo_fast.models.weights.conversion import Conversion
+from paddlevideo_fast.models.weights.from_clip import as_kernel, leave_head, move_textual, move_visual
+
+MODULE = r"(?:module\.)?"
+
+
+def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
+    """Give a model the weights of a file of AVION, made with FlashAttention or without.
+
+    Positions for another number of frames are interpolated linearly (AVION interpolates to more and cuts to fewer),
+    those for another crop bicubically.
+
+    Args:
+        state: `state_dict` of the file (`model` or `module` of VideoMAE's), keys as they are.
+        model: `dual_encoder.DualEncoder` for the dual encoder; `vit.VisionTransformer` in AVION's form for its tower
+            for clips or for the classifier; `videomae.VideoMAE`, or `vit.VisionTransformer` in VideoMAE's form, for
+            VideoMAE.
+
+    Returns:
+        The conversion, ready to `finish`.
+
+    Source: `avion/models/model_clip.py`, `transformer.py`, `model_videomae.py` and `utils.py`
+    (`inflate_positional_embeds`) of zhaoyue-zephyrus/AVION.
+    """
+    if any("patch_embed.proj." in key for key in state):
+        return _convert_masked(state, model)
+    conversion = Conversion(state, model)
+    if isinstance(model, DualEncoder):
+        return _convert_dual_encoder(conversion)
+    return _convert_classifier(conversion)
+
+
+def _convert_dual_encoder(conversion: Conversion) -> Conversion:
+    move_visual(conversion, rf"{MODULE}visual\.", "visual.")
+    move_textual(conversion, rf"{MODULE}textual\.")
+    for key in conversion.remaining:
+        if key.endswith("visual.image_projection"):
+            conversion.move(key, "visual_projection.weight", np.transpose)  # kept as [in, out], unlike linear layers
+        elif key.endswith("textual.text_projection"):
+            conversion.move(key, "text_projection.weight", np.transpose)
+    conversion.rename([(rf"{MODULE}logit_scale", "logit_scale")])
+    return conversion
+
+
+def _convert_classifier(conversion: Conversion) -> Conversion:
+    conversion.rename([(rf"{MODULE}fc_cls\.(weight|bias)", r"head.\1")])
+    if "head.weight" in conversion.missing:
+        leave_head(conversion)
+    for key in conversion.remaining:
+        if "visual." not in key or key.endswith("image_projection"):
+            conversion.drop(key, "not of the tower for clips")
+    move_visual(conversion, rf"{MODULE}visual\.", "")
+    return conversion
+
+
+def _convert_masked(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
+    """Convert as VideoMAE's own, from which FlashAttention's names and the linear patch embedding differ."""
+    encoder, renamed = model.encoder if isinstance(model, VideoMAE) else model, {}
+    for key, value in state.items():
+        if key.endswith("patch_embed.proj.weight"):
+            value = as_kernel(value, encoder.patch_embed.kernel)
+        renamed[key.replace(".attn.Wqkv.", ".attn.qkv.").replace(".attn.out_proj.", ".attn.proj.")] = value
+    return from_videomae.convert(renamed, model)
