@@ -1,4 +1,4 @@
-"""Pictures: the curves of a run, a sheet of clips with what was predicted for them, what is decoded of a video."""
+"""Pictures: curves and schedule of a run, clips with what was predicted for them, what is decoded of a video."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure  # without pyplot: no window, no global sta
 from PIL import Image
 
 from paddlevideo_fast.data.video import VideoInfo
+from paddlevideo_fast.multigrid import Schedule
 
 COLOURS = {"train": "#4878a8", "valid": "#d1603d"}
 RIGHT, WRONG, UNKNOWN = "#2e8b57", "#c0392b", "#444444"
@@ -298,3 +299,61 @@ def draw_stack(axes: Axes, parts: Mapping[str, float], title: str) -> None:
     if axes.patches:
         axes.set_xlim(0, left)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=8, fontsize=8, frameon=False)
+
+
+def plot_schedule(schedule: Schedule, rate: Callable[[float], float], output: str | Path) -> None:
+    """Draws what a multigrid run does over its epochs: frames, crops, batches and learning rate.
+
+    Where the short cycle changes crop and batch from step to step, a band spans their range and the line is that of
+    the phase.
+
+    Args:
+        schedule: The phases.
+        rate: Learning rate over progress in epochs.
+        output: PNG to write; its folder is made.
+    """
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    frames, crops, batches, rates = figure.subplots(4, 1, sharex=True)
+    phases = schedule.phases
+    edges = [phase.start for phase in phases] + [schedule.epochs]
+    draw_steps(frames, edges, [phase.num_frames for phase in phases], "frames")
+    draw_steps(crops, edges, [phase.crop_size for phase in phases], "crop (pixels)")
+    draw_steps(batches, edges, [phase.batch_size for phase in phases], "clips of a step")
+    for axes in (frames, crops):
+        axes.set_ylim(bottom=0)
+    crops.set_yticks(sorted({crop for phase in phases for crop, _ in phase.short_cycle}))
+    batches.set_yscale("log", base=2)
+    batches.set_yticks(sorted({phase.batch_size for phase in phases}))  # the scale has put its own
+    batches.yaxis.set_major_formatter("{x:.0f}")
+    for axes, place in ((crops, 0), (batches, 1)):
+        low = [min(step[place] for step in phase.short_cycle) for phase in phases]
+        high = [max(step[place] for step in phase.short_cycle) for phase in phases]
+        axes.fill_between(edges, [*low, low[-1]], [*high, high[-1]], step="post", color=COLOURS["train"], alpha=0.2)
+    epochs = np.unique(np.concatenate([np.linspace(0, schedule.epochs, 1000), edges]))[:-1]  # the end has no rate
+    values = np.array([rate(epoch) for epoch in epochs])
+    rates.plot(epochs, values, color=COLOURS["valid"], linewidth=1.6, drawstyle="steps-post")
+    if values.max() > 20 * values[-1] > 0:
+        rates.set_yscale("log")
+        rates.set_ylim(bottom=max(values[values > 0].min(), values.max() / 1e4) / 1.5)
+    rates.set_ylabel("learning rate")
+    rates.set_xlabel("epoch")
+    rates.set_xlim(0, schedule.epochs)
+    frames.set_title(
+        f"{schedule.epochs} epochs in the place of {schedule.base_epochs}, {schedule.iteration_saving:.2f} times fewer "
+        "steps",
+        fontsize=10,
+        loc="left",
+    )
+    for axes in (frames, crops, batches, rates):
+        tidy(axes)
+        for edge in edges[1:-1]:
+            axes.axvline(edge, color="#e4e4e4", linewidth=0.7, zorder=0)
+        axes.grid(False, axis="x")
+    save(figure, output)
+
+
+def draw_steps(axes: Axes, edges: Sequence[float], values: Sequence[float], label: str) -> None:
+    """Draws a value for each interval between edges; ticks stand at the values."""
+    axes.stairs(values, edges, baseline=None, color=COLOURS["train"], linewidth=1.8)
+    axes.set_ylabel(label)
+    axes.set_yticks(sorted(set(values)))
