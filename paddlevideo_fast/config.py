@@ -1,8 +1,9 @@
-"""The one configuration of a run: a strict, typed YAML schema.
+"""The one configuration of a run: read from YAML, changed by ``-o`` options, checked, written and resolved.
 
 A file is complete in itself. An unknown key, a value of the wrong type or an impossible combination raises
-:class:`ConfigError`, which names the file, the key, the value and what would be right. Names such as ``model.name`` and
-the arguments beside them are checked when the objects are built (``engine/build.py``), against the constructors.
+:class:`ConfigError`, which names the file, the key, the value and what would be right. ``schema.py`` says what there
+is; names such as ``model.name`` and the arguments beside them are checked when the objects are built
+(``engine/build.py``), against the constructors.
 """
 
 from __future__ import annotations
@@ -11,260 +12,25 @@ import contextlib
 import difflib
 import re
 import typing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError
 
+from paddlevideo_fast.schema import (
+    AmpConfig,
+    Config,
+    ConfigError,
+    DataConfig,
+    EvalData,
+    Named,
+    Origin,
+    ReaderConfig,
+)
 
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the message says which key of which file and what would be right."""
-
-
-def _number_from_text(value: Any) -> Any:
-    """YAML 1.1 reads ``3e-5`` as text; a float field takes it as the number it looks like."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number_from_text)]
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-Positive = Annotated[Float, Field(gt=0)]
-NonNegative = Annotated[Float, Field(ge=0)]
-Probability = Annotated[Float, Field(ge=0, le=1)]
-Channels = Annotated[list[Float], Field(min_length=3, max_length=3)]
-
-
-class Section(BaseModel):
-    """A mapping that knows all its keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Named(BaseModel):
-    """A name from one of the project's tables, with keyword arguments for its constructor."""
-
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
-    name: str
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The keys beside ``name``."""
-        return dict(self.__pydantic_extra__ or {})
-
-
-class Annotations(Section):
-    """Where the clips of one phase come from."""
-
-    annotations: str
-    format: str = "auto"
-    root: str | None = None
-
-
-class TrainData(Annotations):
-    crop: Named = Named(name="random_resized")
-    flip: Probability = 0.0
-    flip_labels: dict[int, int] | None = None
-    repeats: PositiveInt = 1
-    drop_last: bool = False
-    shuffle_shards: PositiveInt = 4
-
-
-class EvalData(Annotations):
-    short_side: PositiveInt | None = None
-    crop_size: PositiveInt | None = None
-    num_clips: PositiveInt = 1
-    num_crops: Literal[1, 3, 10] = 1
-    average: Literal["probability", "logit"] = "probability"
-    batch_size: PositiveInt | None = None
-
-
-class ReaderConfig(Named):
-    """A reader, with arguments of its own: a name alone stands for ``{name: ...}``."""
-
-    name: str = "fused"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    def __str__(self) -> str:
-        return ", ".join([self.name, *(f"{name}={value}" for name, value in self.arguments.items())])
-
-
-class DataConfig(Section):
-    num_frames: PositiveInt
-    crop_size: PositiveInt
-    batch_size: PositiveInt
-    sampling: Named
-    train: TrainData | None = None
-    valid: EvalData | None = None
-    test: EvalData | None = None
-    class_names: str | None = None
-    reader: ReaderConfig = ReaderConfig()
-    fallback: str | None = "pyav"
-    num_workers: NonNegativeInt = 2
-    timeout: PositiveInt = 120
-    bad_files: Literal["skip", "raise", "use_what_decodes"] = "skip"
-    max_failed_share: Probability = 0.1
-    read_timeout: PositiveInt | None = None
-    max_pixels: PositiveInt | None = None
-    max_frames: PositiveInt | None = None
-    mean: Channels = [123.675, 116.28, 103.53]
-    std: Annotated[list[Positive], Field(min_length=3, max_length=3)] = [58.395, 57.12, 57.375]
-
-
-class ColorJitter(Section):
-    brightness: NonNegative = 0.0
-    contrast: NonNegative = 0.0
-    saturation: NonNegative = 0.0
-    hue: Annotated[Float, Field(ge=0, le=0.5)] = 0.0
-
-
-class Erase(Section):
-    probability: Probability
-    fill: Literal["zero", "noise"] = "noise"
-
-
-class AugmentConfig(Section):
-    """What happens to a batch on the device."""
-
-    color_jitter: ColorJitter | None = None
-    erase: Erase | None = None
-    mixup_alpha: NonNegative = 0.0
-    cutmix_alpha: NonNegative = 0.0
-    mix_probability: Probability = 1.0
-    switch_probability: Probability = 0.5
-
-
-class OptimizerConfig(Named):
-    """``name`` and its arguments, the base learning rate and how parameters are grouped."""
-
-    lr: Positive
-    reference_batch: PositiveInt | None = None
-    weight_decay: NonNegative = 0.0
-    groups: Literal["uniform", "no_norm_decay", "tsm"] = "no_norm_decay"
-    clip_norm: Positive | None = None
-
-
-class TaskConfig(Named):
-    name: str = "classification"
-
-
-class AmpConfig(Section):
-    enabled: bool = False
-    dtype: Literal["float16", "bfloat16"] = "float16"
-    level: Literal["O1", "O2"] = "O1"
-    white_list: list[str] = []
-    black_list: list[str] = []
-    init_loss_scaling: Positive = 65536.0
-
-
-class EmaConfig(Section):
-    decay: Annotated[Float, Field(gt=0, lt=1)] = 0.9999
-
-
-class NonFiniteConfig(Section):
-    """What a loss that is not finite does: stop the run, or skip the step up to ``limit`` times."""
-
-    policy: Literal["stop", "skip"] = "stop"
-    limit: PositiveInt = 10
-
-
-class CheckpointConfig(Section):
-    """When a training state is written; ``every_minutes`` is looked at where a log line is due."""
-
-    every_epochs: PositiveInt = 1
-    every_steps: PositiveInt | None = None
-    every_minutes: Positive | None = None
-    keep: PositiveInt = 2
-
-
-class LogConfig(Section):
-    interval: PositiveInt = 10
-    visualdl: bool = True
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where the values of a config were written; configs of equal values are equal, wherever they come from.
-
-    Attributes:
-        file: The YAML file.
-        given: What replaced a key of the file, by the key, as it was typed: ``-o epochs=3``.
-    """
-
-    file: str = field(default="config", compare=False)
-    given: dict[str, str] = field(default_factory=dict, compare=False)
-
-    def of(self, key: str) -> str:
-        """Returns the option that gave a key its value, else the file, with the options that changed parts of it."""
-        whole, parts = self.file, []
-        for given, text in self.given.items():
-            if f"{key}.".startswith(f"{given}."):
-                whole, parts = text, []
-            elif not key or given.startswith(f"{key}."):
-                parts.append(text)
-        return f"{whole} with {' '.join(parts)}" if parts else whole
-
-
-class Config(Section):
-    """Everything one run needs."""
-
-    model: Named
-    data: DataConfig
-    optimizer: OptimizerConfig
-    schedule: Named
-    epochs: PositiveInt
-    task: TaskConfig = TaskConfig()
-    augment: AugmentConfig = AugmentConfig()
-    accum_steps: PositiveInt = 1
-    amp: AmpConfig = AmpConfig()
-    ema: EmaConfig | None = None
-    nonfinite: NonFiniteConfig = NonFiniteConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    log: LogConfig = LogConfig()
-    valid_every_epochs: PositiveInt = 1
-    weights: str | None = None
-    reset_head: bool = False
-    seed: NonNegativeInt = 0
-    output_dir: str
-    _origin: Origin = PrivateAttr(default_factory=Origin)
-
-    def error(self, key: str, text: str) -> ConfigError:
-        """Makes an error that says which key of which file or option it is about."""
-        return ConfigError(f"{self.origin(key)}: {key}: {text}")
-
-    def origin(self, key: str) -> str:
-        """Returns where a key was given: an option of the command line, or the file."""
-        return self._origin.of(key)
-
-    @model_validator(mode="after")
-    def _combinations(self):
-        if self.data.num_frames > 1 and self.data.sampling.name == "dense":
-            window = self.data.sampling.arguments.get("window", 64)
-            if type(window) is int and 0 < window < self.data.num_frames:
-                raise ValueError(f"data.num_frames {self.data.num_frames} does not fit the dense window of {window}")
-        labels = self.data.train.flip_labels if self.data.train else None
-        if labels and not self.data.train.flip:
-            raise ValueError("data.train.flip_labels has no effect while data.train.flip is 0")
-        for label, other in (labels or {}).items():
-            if labels.get(other) != label:
-                raise ValueError(f"data.train.flip_labels has {label}: {other}, so it needs {other}: {label} too")
-        for phase in ("valid", "test"):
-            section = getattr(self.data, phase)
-            if section and section.short_side and section.short_side < (section.crop_size or self.data.crop_size):
-                crop = f"crop_size {section.crop_size or self.data.crop_size}"
-                raise ValueError(f"data.{phase}.short_side {section.short_side} is smaller than the {crop}")
-        return self
+__all__ = ["AmpConfig", "Config", "ConfigError", "DataConfig", "EvalData", "Named", "ReaderConfig"]
+__all__ += ["dump_config", "load_config", "project_root", "resolve_path", "resolve_paths", "validate", "with_values"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -389,7 +155,7 @@ def _explain(problem: dict[str, Any]) -> tuple[str, str]:
     if problem["type"] == "model_type":
         kind = problem["ctx"]["class_name"]
         first = "name: ..., " if kind in ("Named", "OptimizerConfig", "ReaderConfig") else ""
-        names = "a name or " if kind == "ReaderConfig" else ""
+        names = {"ReaderConfig": "a name or ", "RandAugmentConfig": "a text or "}.get(kind, "")
         return key, f"should be {names}a mapping of keys, {{{first}...}}, given {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":

@@ -113,6 +113,11 @@ def softmax(scores: np.ndarray) -> np.ndarray:
     return exps / exps.sum(axis=-1, keepdims=True)
 
 
+def sigmoid(scores: np.ndarray) -> np.ndarray:
+    """Returns the logistic function of each score, in float64; no score is too large."""
+    return 0.5 * (1.0 + np.tanh(0.5 * np.asarray(scores, dtype=np.float64)))
+
+
 def average_views(
     scores: np.ndarray,
     index: np.ndarray,
@@ -123,7 +128,8 @@ def average_views(
     """Joins the scores of a sample's views into one row, whatever the order the rows arrive in.
 
     Logits average as logits and probabilities as probabilities: for the mean of probabilities (PySlowFast, VideoMAE)
-    hand in ``softmax(logits)``, for the mean of logits (TSM) the logits.
+    hand in ``softmax(logits)``, for the mean of logits (TSM) the logits. PySlowFast takes the maximum of
+    ``sigmoid(logits)`` on Charades.
 
     Args:
         scores: Float [N * V, C], one row a view.

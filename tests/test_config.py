@@ -70,6 +70,19 @@ def test_a_small_file_is_enough(file):
     assert config.data.mean == [123.675, 116.28, 103.53]
 
 
+def test_the_text_of_timm_for_rand_augment(file):
+    given = load_config(file, ["data.train.rand_augment=rand-m7-n4-mstd0.5-inc1"]).data.train.rand_augment
+    keys = "{magnitude: 7, num_layers: 4, std: 0.5, increasing: true}"
+    assert given == load_config(file, [f"data.train.rand_augment={keys}"]).data.train.rand_augment
+    assert (given.probability, given.interpolation) == (0.5, "random")
+    plain = load_config(file, ["data.train.rand_augment=rand"]).data.train.rand_augment  # timm's defaults
+    assert (plain.magnitude, plain.num_layers, plain.std, plain.increasing) == (10, 2, 0.0, False)
+    other = load_config(file, ["data.train.rand_augment=rand-inc0-p1-mstd1-n3-m9"]).data.train.rand_augment
+    assert other.model_dump() == {
+        "magnitude": 9, "num_layers": 3, "std": 1.0, "increasing": False, "probability": 1.0, "interpolation": "random"
+    }  # fmt: skip
+
+
 def test_it_is_one_value_that_nobody_changes(file):
     config = load_config(file)
     with pytest.raises(ValueError):
@@ -116,7 +129,10 @@ def test_unknown_keys(file, override, message):
         ("data.valid.num_crops=4", ("data.valid.num_crops: ", "4 is not one of 1, 3 or 10")),
         ("amp.dtype=half", ("amp.dtype: ", "'half' is not one of 'float16' or 'bfloat16'")),
         ("nonfinite.policy=ignore", ("nonfinite.policy: ", "'ignore' is not one of 'stop' or 'skip'")),
-        ("optimizer.groups=tms", ("optimizer.groups: ", "'tms' is not one of 'uniform', 'no_norm_decay' or 'tsm'")),
+        (
+            "optimizer.groups=tms",
+            ("optimizer.groups: ", "'tms' is not one of 'uniform', 'no_norm_decay', 'tsm' or 'vit'"),
+        ),
         ("amp.enabled=1", ("amp.enabled: ", "boolean", "given 1")),
         ("data.train=train.txt", ("data.train: ", "keys", "given 'train.txt'")),
         ("model=tsm_resnet18", ("model: ", "mapping of keys, {name: ..., ...}", "given 'tsm_resnet18'")),
@@ -124,6 +140,23 @@ def test_unknown_keys(file, override, message):
         ("data.reader=3", ("data.reader: ", "a name or a mapping of keys, {name: ..., ...}", "given 3")),
         ("data.reader.name=3", ("data.reader.name: ", "string", "given 3")),
         ("data.train.flip_labels={0: one}", ("data.train.flip_labels.0: ", "integer", "given 'one'")),
+        ("data.train.rand_augment=3", ("data.train.rand_augment: ", "a text or a mapping of keys, {...}", "given 3")),
+        ("data.train.rand_augment={magnitude: 11}", ("data.train.rand_augment.magnitude: ", "equal to 10", "given 11")),
+        ("data.train.rand_augment=m7-n4", ("data.train.rand_augment: 'm7-n4' must begin with 'rand-', as in rand-m7",)),
+        ("data.train.rand_augment=rand-m7-w0", ("data.train.rand_augment: 'w0' in 'rand-m7-w0' is not a part", "n4 ")),
+        ("data.train.rand_augment=rand-m7.5", ("data.train.rand_augment: 'm7.5' in 'rand-m7.5' is not a part",)),
+        ("data.train.rand_augment=rand-mmax5", ("data.train.rand_augment: 'mmax5' in 'rand-mmax5' is not a part",)),
+        ("data.train.rand_augment=rand-inc2", ("data.train.rand_augment: 'inc2' in 'rand-inc2' is not a part",)),
+        ("data.train.rand_augment=rand-m7-", ("data.train.rand_augment: '' in 'rand-m7-' is not a part",)),
+        ("data.train.rand_augment=rand-m", ("data.train.rand_augment: 'm' in 'rand-m' is not a part",)),
+        ("data.train.rand_augment=rand-m7-m8", ("data.train.rand_augment: 'm8' in 'rand-m7-m8' gives 'm' a second",)),
+        ("data.train.rand_augment=rand-m12", ("data.train.rand_augment.magnitude: ", "equal to 10", "given 12")),
+        ("data.train.rand_augment=rand-p1.5", ("data.train.rand_augment.probability: ", "equal to 1", "given 1.5")),
+        ("data.valid.average=mean", ("data.valid.average: 'mean' is not one of 'probability', 'logit' or 'max'",)),
+        ("optimizer.layer_decay=1.5", ("optimizer.layer_decay: ", "less than or equal to 1", "given 1.5")),
+        ("optimizer.layer_decay=0", ("optimizer.layer_decay: ", "greater than 0", "given 0")),
+        ("precise_bn={num_batches: 0}", ("precise_bn.num_batches: ", "greater than or equal to 1", "given 0")),
+        ("precise_bn=200", ("precise_bn: ", "a mapping of keys, {...}", "given 200")),
     ],
 )
 def test_wrong_values(file, override, words):

@@ -38,6 +38,7 @@ FLOOR_OF_MODULE = {
 FLOOR_OF_PART = {
     "arguments": 0,
     "config": 0,
+    "schema": 0,
     "metrics": 0,
     "multigrid": 0,
     "pickles": 0,

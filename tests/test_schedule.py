@@ -1,4 +1,4 @@
-"""Golden rates come from PyTorch 2.14, timm 1.0.31, PySlowFast's lr_policy.py and AVION's schedulers.py."""
+"""Golden rates come from PyTorch 2.14, timm 1.0.31, and the schedules of PySlowFast, AVION and VideoMAE."""
 
 from __future__ import annotations
 
@@ -131,6 +131,16 @@ def test_cosine_by_the_step_against_avion():
         69: 1.0012430787810777e-05,
     }
     assert_rates(schedule, {step / 7: lr for step, lr in table.items()})
+
+
+def test_cosine_by_the_step_against_videomae():
+    """VideoMAE's fine-tuning table at batch 512: 1e-3 and 1e-6 at 256, 100 epochs of 10 steps, warm-up of 5 from 0."""
+    schedule = CosineSchedule(1e-3, 100, final_lr=1e-6, warmup_epochs=5)
+    scale = scaled_lr(1.0, 512, 256)
+    table = {50: 0.002, 51: 0.001999994537548027, 300: 0.0016776042900541158, 525: 0.0010010000000000002}
+    for step, lr in {**table, 999: 2.0054624519729723e-06}.items():
+        assert scale * schedule(step / 10) == pytest.approx(lr, rel=1e-9)
+    assert schedule(0) == 0
 
 
 def test_the_two_cosines_differ_after_the_warmup():

@@ -88,8 +88,8 @@ class ClipDataset:
             clips = video.read([plan.view for plan in plans], size=plans[0].size)
         return [
             {
-                "clip": clip,
-                "target": self.make_target(record, plan.view.flip),
+                "clip": clip if plan.transform is None else plan.transform(clip),
+                "target": self.make_target(plan.record, plan.view.flip),
                 "index": np.int64(key.index),
                 "view": np.int64(key.view),
                 "weight": np.float32(1),

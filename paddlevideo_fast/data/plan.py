@@ -19,17 +19,21 @@ from paddlevideo_fast.data.video import VideoError, VideoInfo, View
 
 @dataclass(frozen=True)
 class ClipPlan:
-    """What to read and what the device will do to it.
+    """What to read, and what host and device will do to it.
 
     Attributes:
+        record: The annotation; of labels given by frame a training clip has those from its first frame to its last.
         view: Frames, crop and flip for the reader.
         size: Height and width of the clip in pixels.
         aug: Per-sample draws of the device augmentation, name -> float32 array of a fixed shape.
+        transform: What the host does to the decoded frames, uint8 [T, H, W, 3] to the same shape; None does nothing.
     """
 
+    record: VideoRecord
     view: View
     size: tuple[int, int]
     aug: Mapping[str, np.ndarray] = field(default_factory=dict)
+    transform: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class ClipRecipe:
         num_crops: Crops of each evaluation clip; view = clip * num_crops + crop.
         flip: Probability of a horizontal flip in training.
         draws: Device augmentation drawn per sample, name -> ``draw(rng) -> float32 array``.
+        draw_transform: Draws what the host does to the frames in training, ``draw_transform(rng) -> transform``;
+            None does nothing. It draws last, so that every other draw is the same without it.
         seed: Seed of the run.
     """
 
@@ -52,6 +58,7 @@ class ClipRecipe:
     num_crops: int = 1
     flip: float = 0.0
     draws: Mapping[str, Callable] = field(default_factory=dict)
+    draw_transform: Callable | None = None
     seed: int = 0
 
     def make_plan(self, record: VideoRecord, info: VideoInfo, key: SampleKey) -> ClipPlan:
@@ -71,10 +78,26 @@ class ClipRecipe:
         indices = first + self.sampling(length, key.frames, clip, rng)
         box, flip = self.crop(info.width, info.height, key.crop, crop_number, rng)
         if rng is None:
-            return ClipPlan(View(indices, box, flip), (key.crop, key.crop))
+            return ClipPlan(record, View(indices, box, flip), (key.crop, key.crop))
         flip = bool(rng.random() < self.flip)
         aug = {name: draw(rng) for name, draw in self.draws.items()}
-        return ClipPlan(View(indices, box, flip), (key.crop, key.crop), aug)
+        transform = self.draw_transform(rng) if self.draw_transform else None
+        return ClipPlan(with_labels_of(record, indices), View(indices, box, flip), (key.crop, key.crop), aug, transform)
+
+
+def with_labels_of(record: VideoRecord, indices: np.ndarray) -> VideoRecord:
+    """Returns a record with the labels of a clip, where its label is a table with a tuple of classes a frame.
+
+    Args:
+        record: The annotation.
+        indices: The frames of the clip, int [T]; what is annotated between them counts too.
+
+    Source: PySlowFast ``datasets/charades.py``.
+    """
+    table = record.label
+    if not (isinstance(table, tuple) and table and isinstance(table[0], tuple)):
+        return record
+    return record._replace(label=table[int(indices.min()) : int(indices.max()) + 1])
 
 
 def frame_span(record: VideoRecord, info: VideoInfo) -> tuple[int, int]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,33 @@ import numpy as np
 import paddle
 
 from paddlevideo_fast.arguments import lookup
-from paddlevideo_fast.config import Config, ConfigError, EvalData, resolve_path, with_values
-from paddlevideo_fast.data.annotations import FORMATS, VideoRecord, load_annotations, load_class_names
+from paddlevideo_fast.config import Config, ConfigError, EvalData
+from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import CROPS, EvalCrop
 from paddlevideo_fast.data.dataset import ClipDataset
 from paddlevideo_fast.data.plan import ClipRecipe
+from paddlevideo_fast.data.randaugment import RandAugment
 from paddlevideo_fast.data.readers import READERS, IsolatedReader, Reader, ShardReader, build_reader
-from paddlevideo_fast.data.readers.frames import check_frame_folders
 from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler, shards_in_use
 from paddlevideo_fast.data.sampling import SAMPLINGS
 from paddlevideo_fast.data.shards import shard_numbers
 from paddlevideo_fast.engine.checkpoint import Checkpoints
 from paddlevideo_fast.engine.construct import checked, construct, entry, naming, refuse_twice
-from paddlevideo_fast.engine.distributed import Ranks
+from paddlevideo_fast.engine.distributed import Ranks, batch_statistics
 from paddlevideo_fast.engine.ema import Ema
+from paddlevideo_fast.engine.inputs import (
+    build_class_names,
+    build_records,
+    count_classes,
+    find,
+    num_classes,
+    weights_file,
+)
 from paddlevideo_fast.engine.optim import OPTIMIZERS, build_optimizer
+from paddlevideo_fast.engine.precise_bn import PreciseStatistics
 from paddlevideo_fast.engine.precision import Precision
+from paddlevideo_fast.engine.run import Evaluation, Training
 from paddlevideo_fast.engine.tasks import TASKS, Classification
 from paddlevideo_fast.loaders.dali_loader import DaliLoader
 from paddlevideo_fast.loaders.dali_reader import DaliReader, load_dali
@@ -47,90 +56,7 @@ from paddlevideo_fast.schedule import SCHEDULES
 
 logger = logging.getLogger("paddlevideo_fast")
 
-MOST_OFFERED = 6
 READER_KINDS: dict[str, type[Reader]] = {**READERS, "dali": DaliReader}  # what data.reader may name
-
-
-@dataclass
-class Evaluation:
-    """One data set to evaluate on.
-
-    Attributes:
-        records: Its annotations.
-        loader: Batches of this rank's share.
-        num_views: Views of each record.
-        average: What is averaged over the views, "probability" or "logit".
-    """
-
-    records: list[VideoRecord]
-    loader: ThreadLoader | DaliLoader
-    num_views: int
-    average: str
-
-
-@dataclass
-class Progress:
-    """How far a run has come.
-
-    Attributes:
-        epoch: The epoch in progress, from 0.
-        position: Records consumed in it over all ranks.
-        step: Optimiser steps in all, the skipped ones among them.
-        skipped: Steps left out because a loss or a gradient was not finite.
-        nonfinite: Those of them whose loss was not; a gradient that overflows is a loss scaler's routine.
-        trained: Records of the steps that changed the weights; the learning rate follows these.
-        unvalidated: The epoch just finished is still to be validated.
-        best: Best value of the task's metric so far.
-    """
-
-    epoch: int = 0
-    position: int = 0
-    step: int = 0
-    skipped: int = 0
-    nonfinite: int = 0
-    trained: int = 0
-    unvalidated: bool = False
-    best: float = -math.inf
-
-
-@dataclass
-class Training:
-    """Everything a training run works with; made by :func:`build_training`."""
-
-    config: Config
-    ranks: Ranks
-    task: Classification
-    records: list[VideoRecord]
-    class_names: list[str] | None
-    sampler: TrainSampler
-    dataset: ClipDataset
-    loader: ThreadLoader | DaliLoader
-    augment: DeviceAugment
-    validation: Evaluation | None
-    model: paddle.nn.Layer
-    parallel_model: paddle.nn.Layer
-    forward: Callable
-    optimizer: Any
-    precision: Precision
-    ema: Ema | None
-    learning_rate: Callable[[float], float]
-    checkpoints: Checkpoints
-    progress: Progress = field(default_factory=Progress)
-
-    @property
-    def global_batch(self) -> int:
-        """Clips of an optimiser step: per rank x ranks x accumulated x repeats."""
-        return self.sampler.records_per_step * self.sampler.repeats
-
-    @property
-    def output_dir(self) -> Path:
-        """Folder of the run."""
-        return Path(self.config.output_dir)
-
-    @property
-    def evaluated_model(self) -> paddle.nn.Layer:
-        """The averaged model where there is one."""
-        return self.ema.model if self.ema else self.model
 
 
 def build_model(config: Config) -> paddle.nn.Layer:
@@ -155,83 +81,6 @@ def build_model(config: Config) -> paddle.nn.Layer:
 def build_task(config: Config) -> Classification:
     """Makes the task; the number of classes is the model's."""
     return construct(TASKS, config, "task", num_classes=num_classes(config))
-
-
-def num_classes(config: Config) -> int:
-    """Returns ``model.num_classes``, which task, annotations and class names share."""
-    value = config.model.arguments.get("num_classes")
-    if value is None:
-        raise config.error("model.num_classes", "this key is required, or data.class_names to count")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise config.error("model.num_classes", f"must be a whole number of at least 1, given {value!r}")
-    return value
-
-
-def count_classes(config: Config, config_path: str | Path) -> Config:
-    """Returns the config with ``model.num_classes``, counted in the class names where they alone are given."""
-    kind = entry(MODELS, config, "model")
-    given = config.model.arguments.get("num_classes")
-    is_asked = given is None and "num_classes" in inspect.signature(kind).parameters
-    if not is_asked or config.data.class_names is None:
-        return config
-    path = find(config, "data.class_names", config_path)
-    count = len(load_class_names(path))
-    logger.info("model.num_classes: %d, the class names in %s", count, path)
-    return with_values(config, {"model": {"num_classes": count}})
-
-
-def find(config: Config, key: str, config_path: str | Path) -> Path:
-    """Finds the path that a dotted key of the config holds."""
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return resolve_path(value, config_path, key, config.origin(key))
-
-
-def weights_file(path: str | Path, where: str) -> Path:
-    """Returns the path of weights, unless it is a folder.
-
-    Args:
-        path: What was given as weights.
-        where: What gave it, for the error.
-
-    Raises:
-        ConfigError: It is a folder; the error offers the weights in it.
-    """
-    path = Path(path).expanduser()
-    if not path.is_dir():
-        return path
-    found = [str(file) for ending in ("pdparams", "pdstate") for file in sorted(path.rglob(f"*.{ending}"))]
-    more = f" and {len(found) - MOST_OFFERED} more" if len(found) > MOST_OFFERED else ""
-    offer = f"name a file in it: {', '.join(found[:MOST_OFFERED])}{more}" if found else "and no weights are in it"
-    raise ConfigError(f"{where}: {path.absolute()} is a folder; {offer}")
-
-
-def build_class_names(config: Config, config_path: str | Path) -> list[str] | None:
-    """Reads the class names, one for each class of the model, or None where the config names no file."""
-    if config.data.class_names is None:
-        return None
-    path = find(config, "data.class_names", config_path)
-    names = load_class_names(path)
-    if len(names) != num_classes(config):
-        text = f"{path} has {len(names)} class names, but model.num_classes is {num_classes(config)}"
-        raise config.error("data.class_names", text)
-    return names
-
-
-def build_records(config: Config, phase: str, config_path: str | Path) -> list[VideoRecord]:
-    """Reads the annotations of a phase and logs where they were found."""
-    section = getattr(config.data, phase)
-    if section is None:
-        raise config.error(f"data.{phase}", "this key is required")
-    with naming(config, f"data.{phase}.format"):
-        lookup({"auto": None, **dict.fromkeys(FORMATS)}, section.format, "format")
-    path = find(config, f"data.{phase}.annotations", config_path)
-    root = find(config, f"data.{phase}.root", config_path) if section.root is not None else None
-    records = load_annotations(path, format=section.format, root=root, num_classes=num_classes(config))
-    logger.info("data.%s: %d records from %s", phase, len(records), path)
-    check_frame_folders(records)
-    return records
 
 
 def build_recipe(config: Config, phase: str) -> ClipRecipe:
@@ -262,6 +111,7 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
         train=True,
         flip=section.flip,
         draws=draws,
+        draw_transform=RandAugment(**section.rand_augment.model_dump()) if section.rand_augment else None,
         seed=config.seed,
     )
 
@@ -324,6 +174,10 @@ def build_dataset(
 ) -> ClipDataset:
     """Makes the dataset of a phase."""
     data, trains = config.data, phase == "train"
+    task.check(records)
+    if trains and data.train.rand_augment is not None and data.reader.name == "dali":
+        text = "works on frames in the host's memory, where data.reader dali leaves none; take another reader"
+        raise config.error("data.train.rand_augment", text)
     reader = build_configured_reader(config)
     shards = shard_numbers(records) if trains else None  # an evaluation reads the members in the order they lie in
     if shards is not None:
@@ -378,8 +232,52 @@ def _build_optimizer(config: Config, model: paddle.nn.Layer, lr: float) -> Any:
     # Only numbers can be given; the rest of a Paddle optimiser's arguments are objects, which the code makes.
     objects = [p.name for p in parameters if not isinstance(p.default, (int, float))]
     arguments = checked(kind, config, "optimizer", elsewhere=["learning_rate", *objects])
-    with naming(config, "optimizer", settings.name, arguments):
-        return build_optimizer(model, settings.name, lr, settings.weight_decay, settings.groups, arguments)
+    decay = settings.layer_decay
+    with naming(config, "optimizer", settings.name, [*arguments, "layer_decay"]):
+        return build_optimizer(model, settings.name, lr, settings.weight_decay, settings.groups, arguments, decay)
+
+
+def build_train_sampler(config: Config, records: list[VideoRecord], ranks: Ranks, **changes: Any) -> TrainSampler:
+    """Makes the order in which a rank takes the training records; ``changes`` replace arguments."""
+    data, section = config.data, config.data.train
+    arguments = {
+        "repeats": section.repeats,
+        "accum_steps": config.accum_steps,
+        "seed": config.seed,
+        "drop_last": section.drop_last,
+        "shards": shard_numbers(records),
+        "shuffle_shards": section.shuffle_shards,
+    }
+    with naming(config, "data.train", arguments=type(section).model_fields):
+        return TrainSampler(
+            len(records),
+            data.batch_size,
+            data.num_frames,
+            data.crop_size,
+            ranks=ranks.size,
+            rank=ranks.rank,
+            **{**arguments, **changes},
+        )
+
+
+def build_precise_bn(
+    config: Config, dataset: ClipDataset, task: Classification, model: paddle.nn.Layer, ranks: Ranks
+) -> PreciseStatistics | None:
+    """Makes what recomputes the batch norm statistics, if it is asked for.
+
+    Raises:
+        ConfigError: The model has no batch norm that training updates.
+    """
+    if config.precise_bn is None:
+        return None
+    if not batch_statistics(model):
+        text = f"{config.model.name} has no batch norm whose statistics training updates; remove this key"
+        raise config.error("precise_bn", text)
+    whole = len(dataset.records) >= config.data.batch_size * ranks.size  # else an epoch is one smaller batch
+    # Another seed, another order than that of training's own batches.
+    sampler = build_train_sampler(config, dataset.records, ranks, seed=config.seed + 1, accum_steps=1, drop_last=whole)
+    loader = build_loader(config, dataset, sampler)
+    return PreciseStatistics(loader, config.precise_bn.num_batches, task, build_augment(config, "train"), ranks)
 
 
 def build_training(config: Config, config_path: str | Path, ranks: Ranks, validate: bool = True) -> Training:
@@ -392,22 +290,8 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
     task = build_task(config)
     class_names = build_class_names(config, config_path)
     records = build_records(config, "train", config_path)
-    data, section = config.data, config.data.train
-    with naming(config, "data.train", arguments=type(section).model_fields):
-        sampler = TrainSampler(
-            len(records),
-            data.batch_size,
-            data.num_frames,
-            data.crop_size,
-            repeats=section.repeats,
-            accum_steps=config.accum_steps,
-            ranks=ranks.size,
-            rank=ranks.rank,
-            seed=config.seed,
-            drop_last=section.drop_last,
-            shards=shard_numbers(records),
-            shuffle_shards=section.shuffle_shards,
-        )
+    data = config.data
+    sampler = build_train_sampler(config, records, ranks)
     dataset = build_dataset(config, "train", records, task, ranks.size)
     loader = build_loader(config, dataset, sampler)
     validation = None
@@ -420,7 +304,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         weights = weights_file(find(config, "weights", config_path), f"{config.origin('weights')}: weights")
         load_weights(model, weights, reset_head=config.reset_head)
     ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
-    learning_rate = build_learning_rate(config, sampler.records_per_step * section.repeats)
+    learning_rate = build_learning_rate(config, sampler.records_per_step * sampler.repeats)
     optimizer = _build_optimizer(config, model, learning_rate(0.0))
     precision = Precision(config.amp)
     model, optimizer = precision.prepare(model, optimizer)
@@ -442,6 +326,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         optimizer=ranks.wrap_optimizer(optimizer),
         precision=precision,
         ema=ema,
+        precise_bn=build_precise_bn(config, dataset, task, model, ranks),
         learning_rate=learning_rate,
         checkpoints=Checkpoints(Path(config.output_dir) / "checkpoints", config.checkpoint.keep),
     )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddlevideo_fast.engine.build import Evaluation
 from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.log import duration
+from paddlevideo_fast.engine.run import Evaluation
 from paddlevideo_fast.engine.tasks import Batch, Classification
 from paddlevideo_fast.ops.augment import DeviceAugment
 
@@ -121,7 +121,11 @@ def _check_finite(scores: np.ndarray) -> None:
 
 
 def _summarize(task: Classification, data: Evaluation, rows: dict[str, np.ndarray]) -> dict[str, Any]:
-    metrics = task.summarize(rows["scores"], rows["target"], rows["index"], rows["view"], data.num_views, data.average)
+    columns = [rows[name] for name in ("scores", "target", "index", "view")]
+    try:
+        metrics = task.summarize(*columns, data.num_views, data.average)
+    except ValueError as error:
+        raise EvaluationError(f"there is no metric of these records: {error}") from error
     return {
         "loss": float(rows["loss"].astype(np.float64).mean()),
         **metrics,

@@ -10,9 +10,9 @@ import paddle
 
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.data.video import describe_source
-from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.checkpoint import write_atomically
 from paddlevideo_fast.engine.interval import StepFacts
+from paddlevideo_fast.engine.run import Training
 
 logger = logging.getLogger("paddlevideo_fast")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 
-from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.log import RunLog
 from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, broken_arrays
+from paddlevideo_fast.engine.run import Training
 from paddlevideo_fast.engine.state import facts, training_state
 from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
 
@@ -43,27 +43,31 @@ class Saver:
         checkpoint, step = self.run.config.checkpoint, self.run.progress.step
         minutes = (time.monotonic() - self._written) / 60
         late = checkpoint.every_minutes is not None and minutes >= checkpoint.every_minutes
-        self._write_if(late or (checkpoint.every_steps is not None and step % checkpoint.every_steps == 0))
+        due = late or (checkpoint.every_steps is not None and step % checkpoint.every_steps == 0)
+        self._write_if(due, agree=True)
+
+    def is_due_after_epoch(self, last: bool) -> bool:
+        """Tells whether the epoch ends with a state; the same on every rank."""
+        return last or self.run.progress.epoch % self.run.config.checkpoint.every_epochs == 0
 
     def after_epoch(self, last: bool) -> None:
-        """Writes the state if the epoch ends with one; every rank must call it.
+        """Writes the state if the epoch ends with one; every rank must call it, the ranks' statistics being equal.
 
         Raises:
             StoppedOnRequestError: As in :meth:`after_line`.
         """
-        self._write_if(last or self.run.progress.epoch % self.run.config.checkpoint.every_epochs == 0)
+        self._write_if(self.is_due_after_epoch(last), agree=False)
 
-    def _write_if(self, due: bool) -> None:
+    def _write_if(self, due: bool, agree: bool) -> None:
         votes = self.run.ranks.gather((self.stop.signal_number, due))
         number, due = max(number for number, _ in votes), votes[0][1]  # the first rank's clock decides
         if number or due:
-            self._write()
+            if agree:
+                agree_on_statistics(self.run)
+            save(self.run, self.log)
+            self._written = time.monotonic()
         if number:
             raise StoppedOnRequestError(number)
-
-    def _write(self) -> None:
-        save(self.run, self.log)
-        self._written = time.monotonic()
 
 
 def save(run: Training, log: RunLog) -> None:
@@ -72,7 +76,6 @@ def save(run: Training, log: RunLog) -> None:
     Raises:
         NonFiniteLossError: A weight or a batch norm statistic is not finite; nothing is written.
     """
-    agree_on_statistics(run)
     broken = broken_arrays(run.model)
     if broken:
         raise NonFiniteLossError(

@@ -11,8 +11,8 @@ from typing import Any
 
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.video import describe_source
-from paddlevideo_fast.engine.build import Training
 from paddlevideo_fast.engine.checkpoint import CheckpointError, optimizer_state, set_optimizer_state
+from paddlevideo_fast.engine.run import Training
 from paddlevideo_fast.models.weights.load import explain_misfit, set_state
 
 STATE_FORMAT = 2

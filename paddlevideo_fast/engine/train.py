@@ -17,7 +17,7 @@ from paddlevideo_fast.config import dump_config
 from paddlevideo_fast.data.augment_draws import draw_mix
 from paddlevideo_fast.data.samplers import Step
 from paddlevideo_fast.engine.banner import banner
-from paddlevideo_fast.engine.build import Progress, Training, build_augment
+from paddlevideo_fast.engine.build import build_augment
 from paddlevideo_fast.engine.checkpoint import write_atomically
 from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.evaluate import evaluate
@@ -26,6 +26,7 @@ from paddlevideo_fast.engine.interval import Interval
 from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
 from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, count_skipped, explain_break, is_finite
 from paddlevideo_fast.engine.optim import trainable
+from paddlevideo_fast.engine.run import Progress, Training
 from paddlevideo_fast.engine.saver import Saver, agree_on_statistics
 from paddlevideo_fast.engine.state import facts, restore
 from paddlevideo_fast.engine.stop import StopRequest
@@ -78,6 +79,8 @@ def train(
             last = progress.epoch == config.epochs or _reached(progress, max_steps)
             due = last or progress.epoch % config.valid_every_epochs == 0
             progress.unvalidated = due and run.validation is not None
+            if run.precise_bn and (progress.unvalidated or saver.is_due_after_epoch(last)):
+                refine_statistics(run)
             saver.after_epoch(last)
     logger.info("done: %d steps in %s", progress.step - first_step, duration(time.perf_counter() - start))
     return progress
@@ -152,6 +155,13 @@ def train_one_epoch(
     if progress.position >= sampler.records_per_epoch:
         progress.epoch, progress.position = progress.epoch + 1, 0
     agree_on_statistics(run)
+
+
+def refine_statistics(run: Training) -> None:
+    """Gives the model that is evaluated precise batch norm statistics; every rank must call it."""
+    model, progress = run.evaluated_model, run.progress
+    paddle.seed(_seed(run.config.seed, progress.step, run.ranks.rank))
+    run.precise_bn.update(model, run.precision.wrap(model), progress.epoch)
 
 
 def augment(run: Training, batch: Batch, micro_batch: int) -> Batch:

@@ -126,7 +126,7 @@ class DaliBatches:
         return [
             {
                 "clip": clip,
-                "target": self.dataset.make_target(record, plan.view.flip),
+                "target": self.dataset.make_target(plan.record, plan.view.flip),
                 "index": np.int64(key.index),
                 "view": np.int64(key.view),
                 "weight": np.float32(1),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddlevideo_fast.cli.options import config_parser, explain, fail, parse, spread_overrides
+from paddlevideo_fast.cli.options import config_parser, exit_status, explain, fail, parse, spread_overrides
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,3 +100,24 @@ def test_errors_of_the_system_begin_with_the_file(tmp_path):
         (tmp_path / "none").read_text()
     assert explain(caught.value) == f"{tmp_path}/none: No such file or directory"
     assert explain(OSError("no")) == "no"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "goes_on", "status", "text"),
+    [
+        (0, True, 0, ""),
+        (3, True, 1, ""),
+        (ValueError("no list"), True, 2, "make_x: no list\n"),
+        (FileNotFoundError(2, "No such file", "a.txt"), True, 2, "make_x: a.txt: No such file\n"),
+        (KeyboardInterrupt(), True, 130, "make_x: interrupted; the same command goes on from here\n"),
+        (KeyboardInterrupt(), False, 130, "make_x: interrupted\n"),
+    ],
+)
+def test_exit_status_of_a_tool(capsys, outcome, goes_on, status, text):
+    def work():
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    assert exit_status("make_x", work, goes_on) == status
+    assert capsys.readouterr().err == text

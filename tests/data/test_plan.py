@@ -10,7 +10,7 @@ import pytest
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
 from paddlevideo_fast.data.crops import EvalCrop, RandomResizedCrop
-from paddlevideo_fast.data.plan import ClipRecipe, frame_span
+from paddlevideo_fast.data.plan import ClipRecipe, frame_span, with_labels_of
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.data.sampling import SegmentSampling, UniformSampling
 from paddlevideo_fast.data.video import VideoError, VideoInfo
@@ -48,6 +48,19 @@ def test_every_part_of_the_key_and_the_seed_changes_it():
     assert len({str(flat(recipe().make_plan(RECORD, INFO, key))) for key in swapped}) == 3
 
 
+def test_the_transform_is_drawn_last_and_changes_no_other_draw():
+    plain, more = (
+        recipe(draw_transform=draw).make_plan(RECORD, INFO, KEY) for draw in (None, lambda rng: rng.integers(1000))
+    )
+    assert plain.transform is None and flat(plain) == flat(more)
+    rng = np.random.default_rng([9, 2, 5, 0])
+    SegmentSampling()(100, 8, 0, rng), RandomResizedCrop()(320, 240, 64, 0, rng), rng.random()
+    draw_color_jitter(rng, 0.4), draw_erase(rng, 0.5)
+    assert more.transform == rng.integers(1000)
+    fixed = ClipRecipe(SegmentSampling(), EvalCrop(256), train=False, draw_transform=lambda rng: rng.integers(1000))
+    assert fixed.make_plan(RECORD, INFO, KEY).transform is None
+
+
 def test_draws_come_in_one_order_from_one_generator():
     rng = np.random.default_rng([9, 2, 5, 0])
     indices = SegmentSampling()(100, 8, 0, rng)
@@ -69,6 +82,21 @@ def test_flips_come_as_often_as_asked():
     assert np.mean(flips) == pytest.approx(0.3, abs=0.035)
     assert all(type(flip) is bool for flip in flips)
     assert not any(recipe(flip=0.0).make_plan(RECORD, INFO, KEY._replace(index=i)).view.flip for i in range(200))
+
+
+def test_a_training_clip_has_the_labels_from_its_first_frame_to_its_last():
+    """PySlowFast's Charades: what occurs in a gap between two frames of the clip counts too."""
+    record = RECORD._replace(label=((0,), (0, 2), (), (3,), (4,)))
+    assert with_labels_of(record, np.array([1, 3])).label == ((0, 2), (), (3,))
+    assert with_labels_of(record, np.array([4, 4])).label == ((4,),)
+    for label in (3, (1, 2), (), None, {"verb": 1}):
+        assert with_labels_of(RECORD._replace(label=label), np.array([1, 3])).label == label
+    table = RECORD._replace(label=tuple((number,) for number in range(100)))
+    plan = recipe().make_plan(table, INFO, KEY)
+    first, last = plan.view.indices[0], plan.view.indices[-1]
+    assert plan.record == table._replace(label=table.label[first : last + 1])
+    fixed = ClipRecipe(SegmentSampling(), EvalCrop(256), train=False)
+    assert fixed.make_plan(table, INFO, KEY).record is table
 
 
 def test_an_evaluation_draws_nothing():

@@ -107,6 +107,11 @@ from paddlevideo_fast.engine.distributed import Ranks
         ("optimizer.momentum=5", ArgumentError, "momentum must be from 0 to below 1, given 5"),
         ("optimizer={name: adamw, lr: 1, beta2: 1.5}", ArgumentError, "beta2 must be from 0 to below 1, given 1.5"),
         ("optimizer.grad_clip=1", ArgumentError, "grad_clip is not given here; use optimizer.clip_norm"),
+        (
+            "optimizer.layer_decay=0.75",
+            ConfigError,
+            r"small run: optimizer.layer_decay \(momentum\): layer_decay is for models of one stack of blocks; this",
+        ),
         ("schedule.name=linear", ArgumentError, "unknown schedule 'linear'"),
         (
             "schedule.warmup_epochs=9",
@@ -134,7 +139,9 @@ def test_an_unknown_key_is_told_what_can_be_given(motion, tmp_path):
     message = str(caught.value)
     assert "optimizer.lrr (momentum): unknown argument 'lrr'; did you mean 'lr'?" in message
     listing = message.split("Valid arguments: ")[1]
-    assert listing.startswith("lr, reference_batch, weight_decay, groups, clip_norm, momentum=0.9, use_nesterov=False")
+    assert listing.startswith(
+        "lr, reference_batch, weight_decay, groups, layer_decay, clip_norm, momentum=0.9, use_nes"
+    )
     assert not any(word in listing for word in ("parameters", "learning_rate", "grad_clip", "name"))
     with pytest.raises(ArgumentError) as caught:
         build(motion, tmp_path, "schedule.warmup=1")
@@ -300,3 +307,22 @@ def test_an_evaluation_never_uses_a_part_of_a_video(motion, tmp_path, monkeypatc
 def test_flips_to_classes_that_are_not_there_are_refused(motion, tmp_path):
     with pytest.raises(ConfigError, match="data.train.flip_labels: class 9, but model.num_classes is 8"):
         build(motion, tmp_path, "data.train.flip=0.5", "data.train.flip_labels={0: 9, 9: 0}")
+
+
+def test_rand_augment_and_dali_do_not_go_together(motion, tmp_path):
+    with pytest.raises(
+        ConfigError, match="data.train.rand_augment: works on frames in the host's memory, where data.re"
+    ):
+        build(motion, tmp_path, "data.train.rand_augment=rand-m7-n4-mstd0.5-inc1", "data.reader=dali")
+
+
+def test_rand_augment_reaches_the_clips_of_training(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    policy = "data.train.rand_augment={magnitude: 9, num_layers: 3, probability: 1.0}"
+    plain, augmented = (build(motion, tmp_path, *TOY, *more, validate=True) for more in ((), (policy,)))
+    keys = [SampleKey(0, index, 4, 32) for index in range(4)]
+    clips, changed = (run.dataset.read_batch(keys) for run in (plain, augmented))
+    assert all((one != other).any() for one, other in zip(clips["clip"], changed["clip"]))
+    assert (clips["target"] == changed["target"]).all()
+    views = [run.validation.loader.dataset[keys[0]]["clip"] for run in (plain, augmented)]
+    np.testing.assert_array_equal(*views)
