@@ -269,7 +269,10 @@ def main() -> None:
             "On a CPU at a small size, float32; on a GPU at the published one, mixed precision.",
         ]
         by_name = {case.name: case for case in cases}
-        rows = [row for case in by_name.values() for row in steps(case, args.device, repeats)]
+        rows = []
+        for number, case in enumerate(by_name.values(), 1):
+            print(f"[{number}/{len(by_name)}] {case.name}", file=sys.stderr, flush=True)
+            rows += steps(case, args.device, repeats)
         write_report("model_steps", rows, STEP_COLUMNS, notes, args.output)
     if "tsm_i3d" in args.only:
         notes = [
