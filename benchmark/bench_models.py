@@ -86,11 +86,15 @@ CASES = (
     vit("vit_base_patch16", (87, 180)),
     vit("vit_large_patch16", (305, 597)),
     Case("vit_large_patch14", (4, 224), arguments={"num_classes": 400, "num_frames": 4, "pre_norm": True}),
+    *(Case(f"videomae_{size}", (16, 224), arguments={"num_frames": 16}) for size in ("small", "base", "large")),
+    Case("dual_encoder_base_patch16", (4, 224), arguments={"num_frames": 4}),
+    Case("dual_encoder_large_patch14", (4, 224), arguments={"num_frames": 4}),
     Case("timesformer_base_patch16", (8, 224), (121.4, 196), "arXiv 2102.05095; multiply-adds: mmaction2"),
 )
 
 # What a CPU can do in seconds: frames and side of a clip.
-SMALL = {"vit": (4, 96), "timesformer": (4, 96)}
+SMALL = {"vit": (4, 96), "timesformer": (4, 96), "videomae": (4, 160), "dual": (4, 64)}
+PATCH_14 = (4, 84)
 SMALL_CNN = (8, 64)
 STEP_BATCH = {"cpu": 2, "gpu": 8}
 WAYS = {
@@ -141,54 +145,71 @@ def build(case: Case, **more: Any) -> paddle.nn.Layer:
 
 def has_fast_paths(case: Case) -> bool:
     """Return whether some operator of the model has a fast and a reference implementation."""
-    return bool(build(case).fast_paths)
+    return "impl" in inspect.signature(MODELS[case.name]).parameters and bool(build(case).fast_paths)
+
+
+def inputs(case: Case, batch: int, frames: int, side: int) -> tuple[paddle.Tensor, ...]:
+    """Return what the model takes: clips, and where it wants them a mask of nine tokens in ten, or captions."""
+    rng = np.random.default_rng(0)
+    clip = paddle.to_tensor(rng.standard_normal((batch, 3, frames, side, side), dtype="float32"))
+    if case.name.startswith("videomae"):
+        tokens = frames // 2 * (side // 16) ** 2
+        return clip, paddle.to_tensor(np.tile(np.arange(tokens) >= tokens // 10, (batch, 1)))
+    if case.name.startswith("dual_encoder"):
+        return clip, paddle.to_tensor(rng.integers(1, 49408, (batch, 77)))
+    return (clip,)
 
 
 def count(case: Case) -> dict[str, object]:
     """Return the row of a model: counted and published."""
     model = build(case, **({"impl": "reference"} if has_fast_paths(case) else {}))
     frames, side = case.clip
+    shapes = [(tensor.shape, str(tensor.dtype).removeprefix("paddle.")) for tensor in inputs(case, 1, frames, side)]
     return {
         "model": case.name,
         "input": f"{frames}x{side}",
         "parameters": count_parameters(model) / 1e6,
-        "flops": count_flops(model, ([1, 3, frames, side, side], "float32")) / 1e9,
+        "flops": count_flops(model, *shapes) / 1e9,
         "published_parameters": case.published[0],
         "published_flops": case.published[1],
         "source": case.source,
     }
 
 
-def training_step(model: paddle.nn.Layer, clip: paddle.Tensor, half: bool) -> Callable[[], None]:
-    """Return a function that runs one step: forward, backward, update."""
+def training_step(model: paddle.nn.Layer, given: tuple[paddle.Tensor, ...], half: bool) -> Callable[[], None]:
+    """Return a function that runs one step: forward, backward of the mean square of the outputs, update."""
     model.train()
     parameters = [p for p in model.parameters() if not p.stop_gradient]
     optimizer = paddle.optimizer.Momentum(1e-4, parameters=parameters)
-    target = paddle.zeros([clip.shape[0]], "int64")
 
     def step() -> None:
         with paddle.amp.auto_cast(half):
-            loss = paddle.nn.functional.cross_entropy(model(clip), target)
-        loss.backward()
+            outputs = model(*given)
+        outputs = outputs.values() if isinstance(outputs, dict) else [outputs]
+        sum(output.astype("float32").square().mean() for output in outputs).backward()
         optimizer.step()
         optimizer.clear_grad()
 
     return step
 
 
+def small_clip(name: str) -> tuple[int, int]:
+    """Return frames and side of a clip that a CPU can train on."""
+    if name.startswith("slowfast"):
+        return 16, 64
+    return PATCH_14 if name.endswith("patch14") else SMALL.get(name.split("_")[0], SMALL_CNN)
+
+
 def steps(case: Case, device: str, repeats: int) -> list[dict[str, object]]:
     """Return the rows of one model's training step."""
-    frames, side = case.clip if device == "gpu" else SMALL.get(case.name.split("_")[0], SMALL_CNN)
-    if "slowfast" in case.name and device == "cpu":
-        frames = 16
+    frames, side = case.clip if device == "gpu" else small_clip(case.name)
     batch = STEP_BATCH[device]
     small = Case(case.name, (frames, side), arguments={**case.arguments})
     small.arguments.pop("num_frames", None)
     ways = WAYS if has_fast_paths(small) else PLAIN_WAYS
-    clip = paddle.to_tensor(np.random.default_rng(0).standard_normal((batch, 3, frames, side, side), dtype="float32"))
-    runs = {}
+    given, runs = inputs(small, batch, frames, side), {}
     for name, arguments in ways.items():
-        runs[name] = training_step(build(small, **arguments), clip, device == "gpu")
+        runs[name] = training_step(build(small, **arguments), given, device == "gpu")
         runs[name]()  # the optimiser's state is there from now on
     memory = {name: peak_memory(run) for name, run in runs.items()}
     timings = measure(runs, repeats, synchronise=waiter())
@@ -215,14 +236,14 @@ def compare(device: str, repeats: int) -> list[dict[str, object]]:
         "I3D-R50 3x1x1": Case("i3d_resnet50", (8, 224), arguments={"num_classes": 400, "inflate": "3x1x1"}),
         "I3D-R50 3x3x3": Case("i3d_resnet50", (8, 224), arguments={"num_classes": 400, "inflate": "3x3x3"}),
     }
-    clip = paddle.to_tensor(np.random.default_rng(0).standard_normal((batch, 3, 8, side, side), dtype="float32"))
+    given = inputs(cases["TSM-R50"], batch, 8, side)
     counted = {name: count(case) for name, case in cases.items()}
     forward, training = {}, {}
     for name, case in cases.items():
         trained, evaluated = build(case, num_segments=8), build(case, num_segments=8)
         evaluated.eval()
-        training[name] = training_step(trained, clip, device == "gpu")
-        forward[name] = paddle.no_grad()(lambda model=evaluated: model(clip))
+        training[name] = training_step(trained, given, device == "gpu")
+        forward[name] = paddle.no_grad()(lambda model=evaluated: model(*given))
     times = {way: measure(runs, repeats, synchronise=waiter()) for way, runs in (("f", forward), ("t", training))}
     return [
         {
@@ -250,7 +271,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     paddle.set_device(args.device)
-    large = ("vit_base", "vit_large", "timesformer", "resnet101") if args.quick else ()
+    large = ("_base", "_large", "resnet101") if args.quick else ()
     cases = [case for case in CASES if not any(word in case.name for word in large)]
     if args.models:
         cases = [case for case in cases if case.name in args.models.split(",")]

@@ -100,6 +100,7 @@ def _arguments(overrides: Iterable[str], name: str, state: dict[str, Any]) -> di
     """Returns the arguments of the model: what is given, and the number of classes where the file tells it."""
     import yaml
 
+    from paddlevideo_fast.arguments import check_arguments
     from paddlevideo_fast.models import MODELS
     from paddlevideo_fast.models.weights.sources import count_classes
 
@@ -115,7 +116,7 @@ def _arguments(overrides: Iterable[str], name: str, state: dict[str, Any]) -> di
     classes = count_classes(state)
     if classes and "num_classes" not in arguments and "num_classes" in inspect.signature(MODELS[name]).parameters:
         arguments["num_classes"] = classes
-    return arguments
+    return check_arguments(MODELS[name], arguments, where=f"model {name}")
 
 
 def account(conversion: Conversion, verbose: bool = False) -> list[str]:

@@ -110,6 +110,31 @@ def test_other_classes_than_the_files(published, tmp_path, capsys):
     load_weights(create_model("tsm_resnet18", num_classes=5, width=0.125), tmp_path / "tsm.pdparams")
 
 
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module."])
+def test_names_of_wrapped_modules(tmp_path, capsys, prefix):
+    state = {f"{prefix}{name}": array for name, array in torchvision_resnet18().items()}
+    write_safetensors(tmp_path / "wrapped.safetensors", state)
+    assert read_source("huggingface", tmp_path / "wrapped.safetensors").keys() == torchvision_resnet18().keys()
+    convert(tmp_path / "wrapped.safetensors", tmp_path / "tsm.pdparams", *NARROW)
+    assert "122 arrays read, 102 of the model's filled" in capsys.readouterr().out
+    load_weights(create_model("tsm_resnet18", num_classes=3, width=0.125), tmp_path / "tsm.pdparams")
+
+
+def test_broken_weights_are_refused(tmp_path):
+    state = torchvision_resnet18()
+    state["fc.weight"][0, 0] = np.nan
+    write_safetensors(tmp_path / "broken.safetensors", state)
+    message = fails(tmp_path / "broken.safetensors", tmp_path / "tsm.pdparams", *NARROW)
+    assert "broken.safetensors as weights of torchvision for tsm_resnet18" in message
+    assert "1 with values that are no finite numbers (fc.weight -> head.fc.weight)" in message
+    assert not list(tmp_path.glob("tsm.*"))
+
+
+def test_numbers_are_numbers_in_the_json_file(published, tmp_path):
+    convert(published, tmp_path / "tsm.pdparams", *NARROW, "dropout=5e-1")  # text in YAML, which wants 5.0e-1
+    assert json.loads((tmp_path / "tsm.json").read_text())["model"]["dropout"] == 0.5
+
+
 def test_only_one_classifier_tells_the_number_of_classes():
     three, four = np.zeros(3), np.zeros(4)
     for key in ("fc.bias", "module.new_fc.bias", "head.projection.bias", "module.fc_cls.bias", "pred_b", "head.bias"):

@@ -191,6 +191,7 @@ def test_weights_of_this_project_need_no_conversion():
 @pytest.mark.parametrize(
     ("act", "message"),
     [
+        (lambda c: c.move("fc.bias", "fc.bias", lambda x: x.shape[3]), r"fc.bias \[2\] cannot become fc.bias$"),
         (lambda c: c.move("fc.w", "fc.weight"), "the weights have no fc.w, which Sequential needs"),
         (lambda c: c.put("fc.weight", np.zeros(2), "fc.weight", "k", how="joined"), "the weights have no k"),
         (lambda c: c.drop("fc.w", "unused"), "the weights have no fc.w"),

@@ -134,6 +134,14 @@ def test_classifier_of_the_masked_autoencoder():
     np.testing.assert_array_equal(started.blocks[1].attn.qkv.weight.numpy(), weight.T)
 
 
+def test_weights_of_another_kind_of_model_are_called_so():
+    masked, towers = {"encoder.patch_embed.proj.weight": np.ones([4, 4])}, {"module.visual.conv1.weight": np.ones(2)}
+    with pytest.raises(WeightsError, match="the weights are VideoMAE's or another model's, not the dual encoder's"):
+        from_avion.convert(masked, dual_encoder())
+    with pytest.raises(WeightsError, match="the weights are the dual encoder's or another model's, not VideoMAE's"):
+        from_avion.convert(towers, create_model("videomae_small", depth=1, decoder_depth=1))
+
+
 def test_what_does_not_fit_is_named():
     state = named_state("pretrained_flash")
     with pytest.raises(WeightsError, match="module.visual.temporal_embedding -> visual.time_embed"):

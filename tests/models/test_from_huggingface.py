@@ -81,6 +81,13 @@ def test_what_older_versions_keep_is_dropped():
     conversion.finish()
 
 
+def test_weights_of_another_model_are_called_so():
+    with pytest.raises(
+        WeightsError, match="the weights have no timesformer.embeddings.position_embeddings, which Time"
+    ):
+        from_huggingface.convert({"conv1.weight": np.ones([2, 2])}, timesformer())
+
+
 def test_what_does_not_fit_is_named():
     state = named_state(CLIP)
     del state["text_model.encoder.layers.1.self_attn.k_proj.bias"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_an_image_transformer_to_start_from():
     assert own["head.weight"].shape == (48, 5)
     joint = build(from_timesformer.convert(state, small(attention="joint")))
     np.testing.assert_array_equal(joint.blocks[1].attn.qkv.weight.numpy(), state["blocks.1.attn.qkv.weight"].T)
+
+
+@pytest.mark.parametrize("shape", [(1, 9, 48), (5, 48), (1, 0, 48)])
+def test_positions_of_no_square_are_named(shape):
+    state = {"model.pos_embed": np.zeros(shape, "float32"), "model.time_embed": np.zeros([1, 4, 48], "float32")}
+    words = re.escape(f"model.pos_embed -> pos_embed: {list(shape)} for [1, 5, 48]")
+    with pytest.raises(WeightsError, match=words):
+        from_timesformer.convert(state, small()).finish()
 
 
 def test_what_does_not_fit_is_named():

@@ -177,7 +177,7 @@ def test_files_that_hold_no_weights(tmp_path):
     path = tmp_path / "x.pt"
     for data, message in (
         (b"", "not a pickle, or damaged"),
-        (b"hello", "not a pickle, or damaged .*; it begins with the text 'hello': a web page or a pointer of Git LFS"),
+        (b"hello", "not a pickle, or damaged .*; it begins with the text 'hello': a web page, an index or a pointer"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid",
             "it begins with the text 'version https://git-lfs.github.com",
@@ -186,6 +186,10 @@ def test_files_that_hold_no_weights(tmp_path):
         (pickle.dumps([1, 2]), "expected a mapping of names to arrays, found list"),
         (pickle.dumps({}), "expected a mapping of names to arrays, found nothing"),
         (pickle.dumps({"epoch": "3", "net": {}}), "epoch: expected an array, found str; it holds epoch, net"),
+        (
+            pickle.dumps({"net": {"w": 1}}),
+            "it holds net; weights are looked for under state_dict: save them so, or alone",
+        ),
         (pickle.dumps({"w": Path("x")}), r"w: expected an array, found an object of pathlib\.\w+, which was not made"),
         (pickle.dumps({"w": np.array([None])}), "w: expected an array, found ndarray"),
         (struct.pack("<Q", 14) + b'{"w":{"a":1}} ', "a safetensors file whose header is damaged at w"),

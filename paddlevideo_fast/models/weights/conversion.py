@@ -97,7 +97,13 @@ class Conversion:
         """
         self._take([source])
         array = self.state[source]
-        self._fill(target, change(array) if change else array, (source,), "changed" if change else "")
+        if change:
+            try:
+                array = change(array)
+            except (IndexError, TypeError, ValueError) as error:
+                reason = f" ({error})" if isinstance(error, WeightsError) else ""
+                raise WeightsError(f"{source} {list(array.shape)} cannot become {target}{reason}") from error
+        self._fill(target, array, (source,), "changed" if change else "")
 
     def put(self, target: str, array: np.ndarray, *sources: str, how: str) -> None:
         """Gives a key of the model an array that was made from several.

@@ -167,7 +167,7 @@ def _text_hint(start: bytes) -> str:
     text = start.decode("latin1")
     if not text or not all(32 <= ord(character) < 127 or character in "\t\r\n" for character in text):
         return ""
-    return f"; it begins with the text {text!r}: a web page or a pointer of Git LFS in place of the file?"
+    return f"; it begins with the text {text!r}: a web page, an index or a pointer of Git LFS in place of the weights?"
 
 
 def select(contents: Any, keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -197,6 +197,8 @@ def select(contents: Any, keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
         except WeightsError as error:
             names = list(contents) if isinstance(contents, Mapping) else []
             holds = f"; it holds {', '.join(map(str, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else ""
+            if isinstance(value, Mapping) and keys:
+                holds += f"; weights are looked for under {' and '.join(keys)}: save them so, or alone"
             raise WeightsError(f"{key}: {error}{holds if found is contents else ''}") from None
     return state
 
@@ -215,6 +217,8 @@ def _array(value: Any) -> np.ndarray:
 def _describe(value: Any) -> str:
     if isinstance(value, Inert):
         return f"an object of {value.origin}, which was not made"
+    if isinstance(value, StoredTensor):
+        return "one tensor"
     return "nothing" if isinstance(value, Mapping) and not value else type(value).__name__
 
 

@@ -9,9 +9,11 @@ from paddle import nn
 
 from paddlevideo_fast.models.dual_encoder import DualEncoder
 from paddlevideo_fast.models.videomae import VideoMAE
+from paddlevideo_fast.models.vit import VisionTransformer
 from paddlevideo_fast.models.weights import from_videomae
 from paddlevideo_fast.models.weights.conversion import Conversion
 from paddlevideo_fast.models.weights.from_clip import as_kernel, leave_head, move_textual, move_visual
+from paddlevideo_fast.models.weights.load import WeightsError
 
 MODULE = r"(?:module\.)?"
 
@@ -31,10 +33,17 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     Returns:
         The conversion, ready to `finish`.
 
+    Raises:
+        WeightsError: If the weights are of another kind of model.
+
     Source: `avion/models/model_clip.py`, `transformer.py`, `model_videomae.py` and `utils.py`
     (`inflate_positional_embeds`) of zhaoyue-zephyrus/AVION.
     """
-    if any("patch_embed.proj." in key for key in state):
+    masked = any("patch_embed.proj." in key for key in state)
+    if not isinstance(model, VisionTransformer) and masked != isinstance(model, VideoMAE):
+        kinds = ("VideoMAE's", "the dual encoder's")
+        raise WeightsError(f"the weights are {kinds[not masked]} or another model's, not {kinds[masked]}")
+    if masked:
         return _convert_masked(state, model)
     conversion = Conversion(state, model)
     if isinstance(model, DualEncoder):

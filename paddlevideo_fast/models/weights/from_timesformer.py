@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -90,8 +91,9 @@ def move_positions(conversion: Conversion, source: str, target: str) -> None:
     """
     model = conversion.model
     wanted = getattr(model, target).shape[1]
-    if conversion.state[source].shape[1] == wanted:
-        conversion.move(source, target)
+    positions = conversion.state.get(source)
+    if positions is None or positions.ndim != 3 or positions.shape[1] == wanted:
+        conversion.move(source, target)  # which names what is missing; `finish`, what does not fit
     elif target == "time_embed":
         conversion.move(source, target, lambda x: nearest(paddle.to_tensor(x), 1, wanted).numpy())
     else:
@@ -99,6 +101,8 @@ def move_positions(conversion: Conversion, source: str, target: str) -> None:
 
 
 def _resized(positions: np.ndarray, side: int) -> np.ndarray:
-    before = round((positions.shape[1] - 1) ** 0.5)
+    before = math.isqrt(max(positions.shape[1] - 1, 0))
+    if before**2 != positions.shape[1] - 1:
+        return positions  # not those of a square, such as with registers: `finish` names them
     places = nearest_grid(paddle.to_tensor(positions[:, 1:]), before, [side, side]).numpy()
     return np.concatenate([positions[:, :1], places.reshape([1, side * side, -1])], axis=1)

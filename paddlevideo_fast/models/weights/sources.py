@@ -36,6 +36,7 @@ from paddlevideo_fast.models.weights import (
 )
 from paddlevideo_fast.models.weights.conversion import Conversion
 from paddlevideo_fast.models.weights.files import read_state
+from paddlevideo_fast.models.weights.load import without_wrapper
 
 Convert = Callable[[Mapping[str, np.ndarray], nn.Layer], Conversion]
 
@@ -88,6 +89,8 @@ SOURCES = {
     ),
 }
 
+COMPILED = "_orig_mod."
+
 # The bias of what gives the logits, in any of these toolkits.
 CLASSIFIER = re.compile(
     r"(?:.*\.)?(?:new_fc|fc|fc_cls|out|head|head\.fc|head\.projection|classifier|classifier\.1|pred)(?:\.bias|_b)"
@@ -95,7 +98,7 @@ CLASSIFIER = re.compile(
 
 
 def read_source(name: str, path: str | Path) -> dict[str, np.ndarray]:
-    """Reads the state dict of a file.
+    """Reads the state dict of a file; what torch.compile and data parallel wrappers add to names is taken off.
 
     Args:
         name: A key of `SOURCES`.
@@ -105,7 +108,8 @@ def read_source(name: str, path: str | Path) -> dict[str, np.ndarray]:
         ArgumentError: There is no such source.
         WeightsError: The file cannot be read; the message names it.
     """
-    return read_state(path, lookup(SOURCES, name, "source").keys)
+    state = read_state(path, lookup(SOURCES, name, "source").keys)
+    return without_wrapper({key.replace(COMPILED, ""): array for key, array in state.items()})
 
 
 def find_converter(name: str, model: str) -> Convert:
