@@ -169,7 +169,7 @@ def count(case: Case) -> dict[str, object]:
         "model": case.name,
         "input": f"{frames}x{side}",
         "parameters": count_parameters(model) / 1e6,
-        "flops": count_flops(model, *shapes) / 1e9,
+        "flops": None if case.name.startswith("videomae") else count_flops(model, *shapes) / 1e9,  # hangs on the mask
         "published_parameters": case.published[0],
         "published_flops": case.published[1],
         "source": case.source,
@@ -287,9 +287,10 @@ def main() -> None:
         notes = [
             "Forward, backward and update; medians of alternating steps. MB: peak of Paddle's allocator in a step, on "
             "top of weights and optimiser state. Recomputed: only the inputs of the blocks are kept.",
-            "On a CPU at a small size, float32; on a GPU at the published one, mixed precision.",
+            "On a CPU at a small size, float32, without the large ones; on a GPU at the published size, mixed precision.",
         ]
-        by_name = {case.name: case for case in cases}
+        # Of a large one, three copies with their optimiser's state do not fit into a small machine's memory.
+        by_name = {case.name: case for case in cases if args.device == "gpu" or "_large" not in case.name}
         rows = []
         for number, case in enumerate(by_name.values(), 1):
             print(f"[{number}/{len(by_name)}] {case.name}", file=sys.stderr, flush=True)

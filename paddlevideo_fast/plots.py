@@ -301,6 +301,30 @@ def draw_stack(axes: Axes, parts: Mapping[str, float], title: str) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=8, fontsize=8, frameon=False)
 
 
+def plot_accuracy_over_time(curves: Sequence[tuple[str, Sequence[tuple[float, float]]]], output: str | Path) -> None:
+    """Draws how the accuracy of several runs rises with the time they train; runs of one name share a colour.
+
+    Args:
+        curves: Name of each run and its points, (minutes, accuracy from 0 to 1).
+        output: PNG to write; its folder is made.
+    """
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.add_subplot()
+    names = list(dict.fromkeys(name for name, _ in curves))
+    for name, points in curves:
+        first = name not in axes.get_legend_handles_labels()[1]
+        minutes, accuracies = zip(*points, strict=True)
+        colour = f"C{names.index(name)}"
+        axes.plot(minutes, accuracies, marker=".", color=colour, alpha=0.8, label=name if first else None)
+    axes.set_xlabel("minutes of training")
+    axes.set_ylabel("top-1, validation")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlim(0)
+    axes.legend(loc="lower right", frameon=False)
+    tidy(axes)
+    save(figure, output)
+
+
 def plot_schedule(schedule: Schedule, rate: Callable[[float], float], output: str | Path) -> None:
     """Draws what a multigrid run does over its epochs: frames, crops, batches and learning rate.
 

@@ -19,6 +19,7 @@ from paddlevideo_fast.plots import (
     WRONG,
     SheetRow,
     draw_histogram,
+    plot_accuracy_over_time,
     plot_contact_sheet,
     plot_dataset,
     plot_training,
@@ -161,3 +162,9 @@ def test_outliers_do_not_flatten_a_histogram():
     draw_histogram(axes, [*range(100, 200), 10**6], "x")
     counts = [bar.get_height() for bar in axes.patches]
     assert sum(counts) == 101 and sum(count > 0 for count in counts) == 30
+
+
+def test_accuracy_over_time(tmp_path):
+    curves = [("standard", [(1, 0.2), (2, 0.6)]), ("multigrid", [(0.5, 0.3)]), ("standard", [(1, 0.1), (2, 0.7)])]
+    plot_accuracy_over_time(curves, tmp_path / "curves.png")
+    assert Image.open(tmp_path / "curves.png").size[0] > 400

@@ -38,7 +38,8 @@ def count_flops(model: nn.Layer, *inputs: tuple[Sequence[int], str]) -> int:
         Multiply-adds for the whole batch.
 
     Raises:
-        ValueError: If the graph has an attention operator that cannot be counted.
+        ValueError: If the graph has an attention operator that cannot be counted, or sizes that hang on the values of
+            the input, such as a mask.
 
     Source: the convention of fvcore's `FlopCountAnalysis`, with which PySlowFast's model zoo counts.
     """
@@ -59,6 +60,8 @@ def count_flops(model: nn.Layer, *inputs: tuple[Sequence[int], str]) -> int:
 
 def _multiply_adds(operator) -> int:
     name = operator.name().removeprefix("pd_op.")
+    if name in (*_CONVOLUTIONS, *_PRODUCTS) and min(operator.result(0).shape) < 0:
+        raise ValueError(f"the size of a {name} hangs on the values of the input: {list(operator.result(0).shape)}")
     if name in _CONVOLUTIONS:
         weight = operator.operand_source(1).shape  # [out, in / groups, *kernel]
         return math.prod(operator.result(0).shape) * math.prod(weight[1:])

@@ -1,0 +1,221 @@
+"""Multigrid on this machine: measured against ideal time, and accuracy against time.
+
+    python benchmark/bench_multigrid.py [--only TABLE ...] [--seeds N ...] [--quick] [--output DIR]
+
+multigrid_speed: a small SlowFast and a small TSM trained by the whole schedule, data loading included, beside the time
+that the throughput at each shape, measured by itself, promises. multigrid_accuracy: the small SlowFast with and without
+multigrid on the motion data set, and a picture of the curves. Minutes and half an hour on two CPU cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, installed or not
+
+from paddlevideo_fast.cli.runtime import prepare
+
+prepare()
+
+from report import RESULTS, write_report
+
+from paddlevideo_fast.config import load_config
+from paddlevideo_fast.engine.build import build_evaluation, build_task, build_training
+from paddlevideo_fast.engine.distributed import Ranks
+from paddlevideo_fast.engine.evaluate import evaluate
+from paddlevideo_fast.engine.train import train
+from paddlevideo_fast.plots import plot_accuracy_over_time
+from paddlevideo_fast.prepare.motion import make_motion_dataset
+
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "quickstart" / "motion_tsm.yaml"
+ALONE = Ranks(0, 1)
+STEPS_AT_A_SHAPE = 8
+# Of the standard schedule; multigrid stretches it by its epoch factor.
+EPOCHS, MILESTONES = 12, "[7, 10]"
+SLOWFAST = "model={name: slowfast_resnet50, num_classes: 8, width: 0.125, alpha: 2, fusion_kernel: 5, dropout: 0.2"
+MODELS = {
+    "SlowFast-R50, an eighth as wide": SLOWFAST,
+    "TSM-R18, a quarter as wide": "model={name: tsm_resnet18, num_classes: 8, width: 0.25, shift_div: 4, dropout: 0.2",
+}
+MULTIGRID = ["multigrid={long_cycle: true, short_cycle: true, epoch_factor: 1.5}"]
+
+SPEED_COLUMNS = {
+    "model": "model",
+    "part": "part of the schedule",
+    "epochs": "epochs",
+    "shape": "clips x frames x side",
+    "steps": "steps",
+    "measured": "measured, s",
+    "ideal": "ideal, s",
+    "share": "ideal / measured",
+    "standard": "standard schedule, s",
+    "speedup": "speed-up, measured",
+    "ideal_speedup": "speed-up, ideal",
+}
+ACCURACY_COLUMNS = {
+    "seed": "seed",
+    "schedule": "schedule",
+    "epochs": "epochs",
+    "steps": "steps",
+    "minutes": "minutes of training steps",
+    "top1": "test top-1",
+    "time_share": "time, of the standard schedule",
+    "difference": "top-1 less that of the standard schedule",
+}
+
+Rows = list[dict[str, Any]]
+
+
+def run(data: Path, folder: Path, model: str, options: Sequence[str], max_steps: int | None = None, valid=False):
+    """Train on the motion data set; return the run and the rows of its metrics."""
+    fixed = [
+        f"output_dir={folder}",
+        f"data.class_names={data}/classes.txt",
+        *(f"data.{phase}.annotations={data}/{phase}.txt" for phase in ("train", "valid", "test")),
+        f"epochs={EPOCHS}",
+        f"schedule={{name: step, milestones: {MILESTONES}, warmup_epochs: 1, warmup_start_lr: 0.003}}",
+        "log={interval: 1, visualdl: false}",
+        "checkpoint.keep=1",
+    ]
+    config = load_config(CONFIG, [*fixed, model, *options])
+    training = build_training(config, CONFIG, ALONE, validate=valid)
+    train(training, max_steps=max_steps)
+    return training, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def shape_of(row: dict[str, Any]) -> tuple[int, int, int]:
+    return row["clips"], row["frames"], row["crop"]
+
+
+def throughput(data: Path, scratch: Path, model: str, shape: tuple[int, int, int]) -> float:
+    """Return clips a second of training at one shape alone."""
+    clips, frames, crop = shape
+    folder = scratch / "x".join(map(str, shape))
+    options = [f"data.batch_size={clips}", f"data.num_frames={frames}", f"data.crop_size={crop}", "epochs=99"]
+    options += [f"data.{phase}.short_side={crop + 4}" for phase in ("valid", "test")]
+    _, rows = run(data, folder, model + "}", options, max_steps=STEPS_AT_A_SHAPE)
+    full = [row["batch_cost"] for row in rows[2:] if row["clips"] == clips]  # the first two warm up
+    return clips / statistics.median(full)
+
+
+def speed_rows(data: Path, scratch: Path, name: str, batch: int) -> Rows:
+    """Return a row for every phase of one model's schedule, and one for the whole."""
+    model = MODELS[name]
+    folder = scratch / "multigrid"
+    options = [*MULTIGRID, f"data.batch_size={batch}"]
+    training, rows = run(data, folder, model + ", norm: sub}", options)
+    counts = Counter(shape_of(row) for row in rows)
+    usual = [shape for shape, count in counts.items() if count > 1]
+    speeds = {shape: throughput(data, scratch, model, shape) for shape in usual}
+    base = (batch, training.config.data.num_frames, training.config.data.crop_size)
+    standard = EPOCHS * len(training.records) / speeds[base]
+
+    def ideal(row: dict[str, Any]) -> float:
+        shape = shape_of(row)  # the last step of an epoch has fewer clips than any other
+        speed = speeds.get(shape) or next(v for k, v in sorted(speeds.items(), reverse=True) if k[1:] == shape[1:])
+        return shape[0] / speed
+
+    phases: dict[tuple, Rows] = defaultdict(list)
+    for row in rows:
+        phase = training.schedule.at(row["epoch"] - 1)
+        phases[phase.start, phase.end, phase.batch_size, phase.num_frames, phase.crop_size].append(row)
+    found = [
+        {"model": name, "part": f"phase {number}", "epochs": f"{start}-{end}", "shape": f"{b}x{t}x{s}"}
+        | _sums(part, ideal)
+        for number, ((start, end, b, t, s), part) in enumerate(phases.items(), 1)
+    ]
+    whole = {"model": name, "part": "whole", "epochs": f"0-{training.epochs}", **_sums(rows, ideal)}
+    speedups = {"speedup": standard / whole["measured"], "ideal_speedup": standard / whole["ideal"]}
+    return [*found, whole | {"standard": standard} | speedups]
+
+
+def _sums(rows: Rows, ideal) -> dict[str, float]:
+    measured, promised = sum(row["batch_cost"] for row in rows), sum(map(ideal, rows))
+    return {"steps": len(rows), "measured": measured, "ideal": promised, "share": promised / measured}
+
+
+def accuracy_rows(data: Path, scratch: Path, seeds: Sequence[int], output: Path) -> Rows:
+    """Return two rows a seed, and draw the validation accuracy of all runs over time."""
+    rows, curves = [], []
+    for seed in seeds:
+        for schedule, options in (("standard", []), ("multigrid", MULTIGRID)):
+            folder = scratch / f"{schedule}_{seed}"
+            model = SLOWFAST + (", norm: sub}" if options else "}")
+            training, metrics = run(data, folder, model, [*options, f"seed={seed}"], valid=True)
+            seconds, curve = 0.0, []
+            for row in metrics:
+                if row["phase"] == "train":
+                    seconds += row["batch_cost"]
+                else:
+                    curve.append((seconds / 60, row["top1"]))
+            curves.append((schedule, curve))
+            rows.append(
+                {
+                    "seed": seed,
+                    "schedule": schedule,
+                    "epochs": training.epochs,
+                    "steps": training.progress.step,
+                    "minutes": seconds / 60,
+                    "top1": test_accuracy(training),
+                }
+            )
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        standard, multigrid = rows[-2:]
+        multigrid["time_share"] = multigrid["minutes"] / standard["minutes"]
+        multigrid["difference"] = multigrid["top1"] - standard["top1"]
+    output.mkdir(parents=True, exist_ok=True)
+    plot_accuracy_over_time(curves, output / "multigrid_accuracy.png")
+    return rows
+
+
+def test_accuracy(training) -> float:
+    """Return the top-1 of a trained run on the test set."""
+    data = build_evaluation(training.config, "test", CONFIG, build_task(training.config), ALONE)
+    result = evaluate(training.model, training.forward, training.task, data, ALONE, training.augment)
+    return result.metrics["top1"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tables = ("multigrid_speed", "multigrid_accuracy")
+    parser.add_argument("--only", nargs="+", choices=tables, default=tables, metavar="TABLE", help=", ".join(tables))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="of the accuracy table")
+    parser.add_argument("--quick", action="store_true", help="fewer clips; accuracy of one seed")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        data = make_motion_dataset(Path(scratch) / "motion", train=240 if args.quick else 720, valid=120, test=120)
+        if "multigrid_speed" in args.only:
+            rows = [
+                row
+                for number, name in enumerate(MODELS)
+                for row in speed_rows(data, Path(scratch) / f"speed_{number}", name, 8)
+            ]
+            notes = [
+                "Measured: the sum of the steps of a run by the whole schedule, waiting for the readers included. "
+                "Ideal: the clips at each shape over the throughput of a run at that shape alone; the standard one "
+                "likewise.",
+                f"Motion data set, {EPOCHS} epochs stretched by 1.5, milestones {MILESTONES}; frames and side of the "
+                "configuration are 8 and 64, the batch 8.",
+            ]
+            write_report("multigrid_speed", rows, SPEED_COLUMNS, notes, args.output)
+        if "multigrid_accuracy" in args.only:
+            seeds = args.seeds[:1] if args.quick else args.seeds
+            rows = accuracy_rows(data, Path(scratch) / "accuracy", seeds, args.output)
+            notes = [
+                "Motion data set, 120 unseen test clips. Minutes are those of the training steps, without validation.",
+            ]
+            write_report("multigrid_accuracy", rows, ACCURACY_COLUMNS, notes, args.output)
+
+
+if __name__ == "__main__":
+    main()
