@@ -287,7 +287,7 @@ def main() -> None:
         notes = [
             "Forward, backward and update; medians of alternating steps. MB: peak of Paddle's allocator in a step, on "
             "top of weights and optimiser state. Recomputed: only the inputs of the blocks are kept.",
-            "On a CPU at a small size, float32, without the large ones; on a GPU at the published size, mixed precision.",
+            "On a CPU at a small size, float32, without the large ones; on a GPU as published, mixed precision.",
         ]
         # Of a large one, three copies with their optimiser's state do not fit into a small machine's memory.
         by_name = {case.name: case for case in cases if args.device == "gpu" or "_large" not in case.name}

@@ -27,12 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Parses the command line, converts, and writes the weights and a JSON file beside them."""
     args = _parse(argv)
     prepare()
-    from paddlevideo_fast.arguments import ArgumentError
-    from paddlevideo_fast.models.weights.load import WeightsError
-
     try:
         _convert(args)
-    except (WeightsError, ArgumentError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:  # WeightsError and ArgumentError are ValueErrors
         raise fail(error) from None
 
 

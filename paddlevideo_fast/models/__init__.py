@@ -59,4 +59,6 @@ def create_model(name: str, /, **kwargs: Any) -> nn.Layer:
         ValueError: If the value of an argument is out of range.
     """
     constructor = lookup(MODELS, name, "model")
-    return constructor(**check_arguments(constructor, kwargs, where=f"model {name}"))
+    model = constructor(**check_arguments(constructor, kwargs, where=f"model {name}"))
+    model.name = name  # for errors
+    return model

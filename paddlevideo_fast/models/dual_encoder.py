@@ -10,8 +10,8 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import check_clip, run_block
-from paddlevideo_fast.models.transformer import Block, Mlp
+from paddlevideo_fast.models.layers import check_choice, check_clip, check_positive, run_block
+from paddlevideo_fast.models.transformer import Block, check_heads
 from paddlevideo_fast.models.vit import ClipEncoder
 
 SIZES = {
@@ -148,18 +148,11 @@ class DualEncoder(nn.Layer):
         vocab_size: int = 49408,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {activation!r}; it must be 'gelu' or 'quick_gelu'")
-        positive = {
-            "embed_dim": embed_dim,
-            "text_width": text_width,
-            "text_depth": text_depth,
-            "context_length": context_length,
-            "vocab_size": vocab_size,
-        }
-        for name, value in positive.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        check_choice("activation", activation, tuple(ACTIVATIONS))
+        check_positive(embed_dim=embed_dim, context_length=context_length, vocab_size=vocab_size)
+        check_positive(video_width=video_width, video_depth=video_depth, text_width=text_width, text_depth=text_depth)
+        check_heads(video_width, video_num_heads, "video_num_heads")
+        check_heads(text_width, text_num_heads, "text_num_heads")
         if norm_eps <= 0:
             raise ValueError(f"norm_eps is {norm_eps}; it must be above 0")
         self.visual = ClipEncoder(
@@ -175,14 +168,11 @@ class DualEncoder(nn.Layer):
             pre_norm=True,
             drop_path_rate=drop_path_rate,
             drop_path_schedule="constant",
+            activation=ACTIVATIONS[activation],
+            norm_eps=norm_eps,
             impl=impl,
             recompute=recompute,
         )
-        for layer in self.visual.sublayers():
-            if isinstance(layer, nn.LayerNorm):
-                layer._epsilon = norm_eps
-            elif isinstance(layer, Mlp):
-                layer.activation = ACTIVATIONS[activation]
         self.textual = TextTransformer(
             width=text_width,
             depth=text_depth,
@@ -224,8 +214,7 @@ class DualEncoder(nn.Layer):
 
     def encode_video(self, clip: paddle.Tensor) -> paddle.Tensor:
         """Return features [N, embed_dim] of clips [N, 3, T, H, W], of any length."""
-        if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, None)
+        check_clip(clip, self)
         return self.visual_projection(self.visual(clip))
 
     def encode_text(self, tokens: paddle.Tensor) -> paddle.Tensor:

@@ -1,23 +1,52 @@
-"""Pieces that several models share: the look at the input, folding of frames, initialisation, heads, recomputation."""
+"""Pieces that several models share: checks, folding of frames, convolutions, initialisation, recomputation."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import paddle
 from paddle import nn
 from paddle.distributed.fleet.utils import recompute as recompute_call
 
+from paddlevideo_fast.ops.norm import resolve_sync_norm
 
-def check_clip(clip: paddle.Tensor, model: str, num_frames: int | None, argument: str = "num_frames") -> None:
-    """Check that a batch of clips has the layout that models take.
+
+def check_positive(**values: int) -> None:
+    """Raise ValueError for the first of the named values that is below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise ValueError for a value of an argument that is none of the choices."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} is {value!r}; it must be {', '.join(others)} or {last}")
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise ValueError for what is no probability."""
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
+
+
+def model_name(model: nn.Layer) -> str:
+    """Return what a model is called in errors: the name it was created by, else that of its class."""
+    return getattr(model, "name", type(model).__name__)
+
+
+def check_clip(
+    clip: paddle.Tensor, model: nn.Layer, num_frames: int | None = None, argument: str = "num_frames"
+) -> None:
+    """Check that a batch of clips has the layout that models take; while a graph is traced all is well.
 
     Args:
         clip: What was handed to the model.
-        model: Name of the model, for the error.
+        model: Named in the error.
         num_frames: Frames that a clip must have; None takes any number.
         argument: What the model calls that number, for the error.
 
@@ -25,14 +54,15 @@ def check_clip(clip: paddle.Tensor, model: str, num_frames: int | None, argument
         ValueError: If the shape is not [N, 3, num_frames, H, W].
         TypeError: If the values are not floating point.
     """
+    if not paddle.in_dynamic_mode():
+        return
     shape = list(clip.shape)
     expected = f"[N, 3, {num_frames or 'T'}, H, W]"
     if clip.ndim != 5 or shape[1] != 3 or num_frames not in (None, shape[2]):
-        raise ValueError(
-            f"{model} expects a clip of shape {expected}, got {shape}{_shape_hint(shape, num_frames, argument)}"
-        )
+        hint = _shape_hint(shape, num_frames, argument)
+        raise ValueError(f"{model_name(model)} expects a clip of shape {expected}, got {shape}{hint}")
     if not paddle.is_floating_point(clip):
-        raise TypeError(f"{model} expects a normalised floating-point clip {expected}, got dtype {clip.dtype}")
+        raise TypeError(f"{model_name(model)} expects a normalised floating-point clip {expected}, got {clip.dtype}")
 
 
 def _shape_hint(shape: list[int], num_frames: int | None, argument: str) -> str:
@@ -74,6 +104,28 @@ def init_conv(conv: nn.Layer) -> None:
         nn.initializer.Constant(0.0)(conv.bias)
 
 
+def init_fan_in(layer: nn.Layer) -> None:
+    """Fill a convolution's or a linear layer's weight and bias as PyTorch does: uniformly within 1 / sqrt(fan-in)."""
+    shape = layer.weight.shape  # [out, in, *kernel], or [in, out]
+    bound = (shape[0] if isinstance(layer, nn.Linear) else math.prod(shape[1:])) ** -0.5
+    for parameter in layer.parameters():
+        nn.initializer.Uniform(-bound, bound)(parameter)
+
+
+def conv2d(in_channels: int, out_channels: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2D:
+    """Return a convolution without bias that keeps the size at stride 1, He-initialised."""
+    conv = nn.Conv2D(
+        in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, groups=groups, bias_attr=False
+    )
+    init_conv(conv)
+    return conv
+
+
+def norm_path(norm: str) -> dict[str, str]:
+    """Return what the batch normalisation resolved to, for `fast_paths`."""
+    return {"norm": resolve_sync_norm()[1]} if norm == "sync" else {}
+
+
 def scale_width(num_channels: int, width: float) -> int:
     """Multiply a layer's channels by the width of the model.
 
@@ -96,37 +148,6 @@ def scale_width(num_channels: int, width: float) -> int:
     return int(scaled)
 
 
-class SegmentHead(nn.Layer):
-    """Classify every frame by itself and average the logits over the frames of a clip.
-
-    Args:
-        in_channels: Channels of the feature map.
-        num_classes: Number of logits.
-        dropout: Probability of dropping a pooled feature in training.
-        std: Standard deviation that the weight starts with; the bias starts at 0.
-
-    Source: Wang et al., "Temporal Segment Networks", arXiv 1608.00859 (consensus by averaging); initialisation as
-    mit-han-lab's `ops/models.py`. Heads that average the features of the frames, after dropout, and classify once
-    (PaddleVideo's ppTSM) are the same function, since the classifier is linear.
-    """
-
-    def __init__(self, in_channels: int, num_classes: int, dropout: float, std: float = 0.001) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.fc = nn.Linear(
-            in_channels,
-            num_classes,
-            weight_attr=paddle.ParamAttr(initializer=nn.initializer.Normal(0.0, std)),
-            bias_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(0.0)),
-        )
-
-    def forward(self, features: paddle.Tensor, num_frames: int) -> paddle.Tensor:
-        """Return logits [N, num_classes] of features [N * num_frames, C, h, w]."""
-        pooled = features.mean(axis=[2, 3])  # [N * T, C]
-        logits = self.fc(self.dropout(pooled))
-        return logits.reshape([-1, num_frames, logits.shape[-1]]).mean(axis=1)
-
-
 class DropPath(nn.Layer):
     """Leaves the residual branch of a sample out in training, and scales those that stay.
 
@@ -139,7 +160,7 @@ class DropPath(nn.Layer):
     def __init__(self, rate: float = 0.0) -> None:
         super().__init__()
         if not 0 <= rate < 1:
-            raise ValueError(f"the drop path rate is {rate}; it must be from 0 to below 1")
+            raise ValueError(f"drop_path_rate is {rate}; it must be from 0 to below 1")
         self.rate = rate
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:

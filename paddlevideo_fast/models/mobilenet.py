@@ -7,7 +7,7 @@ from collections.abc import Callable
 import paddle
 from paddle import nn
 
-from paddlevideo_fast.models.layers import init_conv, run_block
+from paddlevideo_fast.models.layers import conv2d, run_block
 from paddlevideo_fast.ops.norm import build_norm
 
 # expansion, channels, blocks, stride of the first
@@ -28,11 +28,7 @@ def conv_norm(
     in_channels: int, out_channels: int, kernel: int, stride: int, norm: str, *, groups: int = 1
 ) -> tuple[nn.Conv2D, nn.Layer]:
     """Return a convolution without bias, He-initialised, and its normalisation."""
-    conv = nn.Conv2D(
-        in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, groups=groups, bias_attr=False
-    )
-    init_conv(conv)
-    return conv, build_norm(norm, out_channels, ndim=2)
+    return conv2d(in_channels, out_channels, kernel, stride, groups), build_norm(norm, out_channels, ndim=2)
 
 
 class InvertedResidual(nn.Layer):
@@ -50,6 +46,7 @@ class InvertedResidual(nn.Layer):
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int, norm: str) -> None:
         super().__init__()
         hidden = in_channels * expansion
+        self.in_channels = in_channels
         self.residual = stride == 1 and in_channels == out_channels
         self.expands = expansion != 1
         layers: list[nn.Layer] = []

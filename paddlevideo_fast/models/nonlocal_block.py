@@ -8,7 +8,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import init_conv
+from paddlevideo_fast.models.layers import check_choice, check_positive, init_conv
 from paddlevideo_fast.ops.attention import attention_reference, resolve_attention
 from paddlevideo_fast.ops.norm import build_norm
 
@@ -55,13 +55,10 @@ class NonLocalBlock(nn.Layer):
         impl: str = "auto",
     ) -> None:
         super().__init__()
-        if instantiation not in ("softmax", "dot_product"):
-            raise ValueError(f"instantiation is {instantiation!r}; it must be 'softmax' or 'dot_product'")
-        if min(in_channels, inner_channels, *pool) < 1 or len(pool) != 3:
-            raise ValueError(
-                f"in_channels is {in_channels}, inner_channels {inner_channels}, pool {pool}; "
-                "channels must be at least 1, and pool three numbers of at least 1"
-            )
+        check_choice("instantiation", instantiation, ("softmax", "dot_product"))
+        check_positive(in_channels=in_channels, inner_channels=inner_channels)
+        if len(pool) != 3 or min(pool) < 1:
+            raise ValueError(f"pool is {pool}; it must be three numbers of at least 1")
         self.inner_channels, self.pool, self.pool_first = inner_channels, tuple(pool), pool_first
         self.conv_theta = _pointwise(in_channels, inner_channels)
         self.conv_phi = _pointwise(in_channels, inner_channels)

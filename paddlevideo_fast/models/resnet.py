@@ -10,17 +10,9 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddlevideo_fast.arguments import lookup
-from paddlevideo_fast.models.layers import init_conv, run_block, scale_width
+from paddlevideo_fast.models.layers import check_choice, conv2d, run_block, scale_width
 from paddlevideo_fast.models.nonlocal_block import NonLocalBlock
 from paddlevideo_fast.ops.norm import build_norm
-
-
-def conv2d(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2D:
-    """Return a convolution without bias that keeps the size at stride 1, He-initialised."""
-    conv = nn.Conv2D(in_channels, out_channels, kernel, stride=stride, padding=kernel // 2, bias_attr=False)
-    init_conv(conv)
-    return conv
-
 
 Activation = Callable[[paddle.Tensor], paddle.Tensor]
 
@@ -86,6 +78,7 @@ class BasicBlock(nn.Layer):
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str) -> None:
         super().__init__()
+        self.in_channels = in_channels
         self.conv1 = conv2d(in_channels, channels, 3, stride)
         self.bn1 = build_norm(norm, channels, ndim=2)
         self.conv2 = conv2d(channels, channels, 3)
@@ -131,6 +124,7 @@ class Bottleneck(nn.Layer):
     ) -> None:
         super().__init__()
         out_channels = channels * self.expansion
+        self.in_channels = in_channels
         self.conv1 = conv2d(in_channels, channels, 1)
         self.bn1 = build_norm(norm, channels, ndim=2)
         self.conv2 = conv2d(channels, channels, 3, stride)
@@ -209,7 +203,7 @@ class ResNet(nn.Layer):
     ) -> None:
         super().__init__()
         block, num_blocks = lookup(DEPTHS, depth, "ResNet depth")
-        lookup({"B": None, "D": None}, variant, "ResNet variant")
+        check_choice("variant", variant, ("B", "D"))
         if variant == "D":
             if block is not Bottleneck:
                 raise ValueError(f"depth is {depth}; variant D exists from depth 50 on")

@@ -10,11 +10,13 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from paddlevideo_fast.arguments import lookup
-from paddlevideo_fast.models.layers import check_clip, init_conv, run_block, scale_width
+from paddlevideo_fast.models.heads import PathwayHead
+from paddlevideo_fast.models.layers import check_clip, init_conv, model_name, norm_path, run_block, scale_width
 from paddlevideo_fast.models.nonlocal_block import NonLocalBlock
-from paddlevideo_fast.ops.norm import build_norm, resolve_sync_norm
+from paddlevideo_fast.models.resnet import DEPTHS as DEPTHS_2D
+from paddlevideo_fast.ops.norm import build_norm
 
-DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+DEPTHS = {depth: DEPTHS_2D[depth][1] for depth in (50, 101)}  # blocks of the stages
 EXPANSION = 4  # of a bottleneck
 
 
@@ -212,86 +214,6 @@ class ResNet3D(nn.Layer):
         return x
 
 
-class PathwayHead(nn.Layer):
-    """Pool each pathway, join them, classify.
-
-    "adaptive" pools whole feature maps. "convolutional" does so in training; in evaluation it pools with the kernel
-    of the training crop at stride 1, classifies every position by itself and averages the positions' probabilities.
-    It then returns the logarithms of these averages (float32) in place of logits: their softmax, which evaluation
-    takes, gives PySlowFast's averaged probabilities. On the training crop both heads give the same probabilities.
-    Labels that exclude one another are taken for granted.
-
-    Args:
-        in_channels: Channels of each pathway.
-        num_classes: Number of logits.
-        dropout: Probability of dropping a pooled feature in training.
-        head: "adaptive" or "convolutional".
-        lengths: For "convolutional": temporal length of each pathway's feature map at the training clip.
-        crop_size: For "convolutional": side of the training crop in pixels.
-
-    Raises:
-        ValueError: If an argument is out of range.
-
-    Source: PySlowFast's `head_helper.py`, ResNetBasicHead; initialisation as its `weight_init_helper.py`: normal with
-    standard deviation 0.01, bias 0.
-    """
-
-    def __init__(
-        self,
-        in_channels: Sequence[int],
-        num_classes: int,
-        *,
-        dropout: float,
-        head: str,
-        lengths: Sequence[int | None],
-        crop_size: int,
-    ) -> None:
-        super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes is {num_classes}; it must be at least 1")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
-        if head not in ("adaptive", "convolutional"):
-            raise ValueError(f"head is {head!r}; it must be 'adaptive' or 'convolutional'")
-        if crop_size < 32:
-            raise ValueError(f"crop_size is {crop_size}; it must be at least 32 pixels, the network's stride")
-        self.kernels: list[list[int]] | None = None
-        if head == "convolutional":
-            if None in lengths:
-                raise ValueError("head='convolutional' pools over the training clip's length: it needs num_frames")
-            self.kernels = [[length, crop_size // 32, crop_size // 32] for length in lengths]
-        self.dropout = nn.Dropout(dropout)
-        self.fc = nn.Linear(
-            sum(in_channels),
-            num_classes,
-            weight_attr=paddle.ParamAttr(initializer=nn.initializer.Normal(0.0, 0.01)),
-            bias_attr=paddle.ParamAttr(initializer=nn.initializer.Constant(0.0)),
-        )
-
-    def forward(self, pathways: Sequence[paddle.Tensor]) -> paddle.Tensor:
-        """Return logits [N, num_classes] of feature maps [N, C, T, h, w], one for each pathway.
-
-        Raises:
-            ValueError: If a feature map is smaller than the kernel of the convolutional head.
-        """
-        if self.kernels is None or self.training:
-            pooled = paddle.concat([features.mean(axis=[2, 3, 4]) for features in pathways], axis=1)
-            return self.fc(self.dropout(pooled))
-        maps = [self._pool(features, self.kernels[pathway]) for pathway, features in enumerate(pathways)]
-        positions = paddle.concat(maps, axis=1).flatten(2).transpose([0, 2, 1])  # [N, positions, C]
-        probabilities = F.softmax(self.fc(positions), axis=-1, dtype="float32").mean(axis=1)
-        return paddle.log(probabilities.clip(min=1e-30))  # the logarithm of an underflow to 0 stays finite
-
-    def _pool(self, features: paddle.Tensor, kernel: list[int]) -> paddle.Tensor:
-        size = list(features.shape[2:])
-        if paddle.in_dynamic_mode() and any(size[axis] < kernel[axis] for axis in range(3)):
-            raise ValueError(
-                f"head='convolutional' pools {kernel} positions (frames, height, width), the feature map has {size}: "
-                f"give a crop of at least the training crop, or take head='adaptive'"
-            )
-        return F.avg_pool3d(features, kernel_size=kernel, stride=1)
-
-
 class VideoResNet(nn.Layer):
     """One 3D pathway and a classifier: the Slow network, or another design.
 
@@ -357,22 +279,10 @@ class VideoResNet(nn.Layer):
         )
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
-        """Classify clips.
-
-        Args:
-            clip: Normalised frames, float [N, 3, T, H, W].
-
-        Returns:
-            Logits [N, num_classes].
-
-        Raises:
-            ValueError: If the shape is another.
-            TypeError: If the clip is not floating point.
-        """
-        if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, self.num_frames)
-            if clip.shape[2] < self.least_frames:
-                raise ValueError(f"the clip has 1 frame; {type(self).__name__} pools pairs of frames: at least 2")
+        """Return logits [N, num_classes] of normalised clips, float [N, 3, T, H, W]; raises as `check_clip`."""
+        check_clip(clip, self, self.num_frames)
+        if paddle.in_dynamic_mode() and clip.shape[2] < self.least_frames:
+            raise ValueError(f"the clip has 1 frame; {model_name(self)} pools pairs of frames: at least 2")
         return self.head([self.backbone(clip)])
 
 
@@ -430,8 +340,3 @@ class I3D(VideoResNet):
             zero_init_residual=zero_init_residual,
             recompute=recompute,
         )
-
-
-def norm_path(norm: str) -> dict[str, str]:
-    """Return what the batch normalisation resolved to, for `fast_paths`."""
-    return {"norm": resolve_sync_norm()[1]} if norm == "sync" else {}

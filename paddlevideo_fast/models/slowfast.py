@@ -10,17 +10,9 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import check_clip, init_conv, scale_width
-from paddlevideo_fast.models.resnet3d import (
-    DEPTHS,
-    EXPANSION,
-    NONLOCAL_BLOCKS,
-    SLOW,
-    Design,
-    PathwayHead,
-    ResNet3D,
-    norm_path,
-)
+from paddlevideo_fast.models.heads import PathwayHead
+from paddlevideo_fast.models.layers import check_clip, check_positive, init_conv, norm_path, scale_width
+from paddlevideo_fast.models.resnet3d import DEPTHS, EXPANSION, NONLOCAL_BLOCKS, SLOW, Design, ResNet3D
 from paddlevideo_fast.ops.norm import build_norm
 
 FAST = Design(5, ((3,), (3,), (3,), (3,)))
@@ -133,8 +125,7 @@ class SlowFast(nn.Layer):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        if alpha < 1:
-            raise ValueError(f"alpha is {alpha}; it must be at least 1")
+        check_positive(alpha=alpha)
         if num_frames is not None:
             _check_length(num_frames, alpha, f"num_frames is {num_frames}")
         if fusion_kernel < 1 or fusion_kernel % 2 == 0:
@@ -167,21 +158,12 @@ class SlowFast(nn.Layer):
         )
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
-        """Classify clips.
+        """Return logits [N, num_classes] of normalised clips, float [N, 3, T, H, W], T a multiple of `alpha`.
 
-        Args:
-            clip: Normalised frames, float [N, 3, T, H, W]; T a multiple of `alpha`. The slow pathway takes its own
-                frames out of them.
-
-        Returns:
-            Logits [N, num_classes].
-
-        Raises:
-            ValueError: If the shape is another.
-            TypeError: If the clip is not floating point.
+        The slow pathway takes its own frames out of them. Raises as `check_clip`.
         """
+        check_clip(clip, self, self.num_frames)
         if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, self.num_frames)
             _check_length(clip.shape[2], self.alpha, f"the clip has {clip.shape[2]} frames")
         indices = slow_indices(self.num_frames or clip.shape[2], self.alpha)
         slow = self.slow.stem(paddle.index_select(clip, paddle.to_tensor(indices), axis=2))

@@ -7,8 +7,17 @@ from typing import Literal
 import paddle
 from paddle import nn
 
-from paddlevideo_fast.models.layers import check_clip, run_block
-from paddlevideo_fast.models.transformer import Block, PatchEmbed, SelfAttention, drop_path_rates, init_linear
+from paddlevideo_fast.models.layers import check_choice, check_clip, check_dropout, check_positive, run_block
+from paddlevideo_fast.models.transformer import (
+    NORM_EPS,
+    Block,
+    PatchEmbed,
+    SelfAttention,
+    drop_path_rates,
+    init_linear,
+    nearest,
+    nearest_grid,
+)
 
 
 class DividedBlock(Block):
@@ -29,7 +38,7 @@ class DividedBlock(Block):
 
     def __init__(self, dim: int, num_heads: int, *, dropout: float, drop_path_rate: float, impl: str) -> None:
         super().__init__(dim, num_heads, dropout=dropout, drop_path_rate=drop_path_rate, impl=impl)
-        self.temporal_norm1 = nn.LayerNorm(dim, epsilon=1e-6)
+        self.temporal_norm1 = nn.LayerNorm(dim, epsilon=NORM_EPS)
         self.temporal_attn = SelfAttention(dim, num_heads, dropout=dropout, impl=impl)
         self.temporal_fc = nn.Linear(dim, dim)
         # A fresh block is the image's block: the step over time adds nothing.
@@ -94,13 +103,9 @@ class TimeSformer(nn.Layer):
         num_heads: int = 12,
     ) -> None:
         super().__init__()
-        if attention not in ("divided", "joint"):
-            raise ValueError(f"attention is {attention!r}; it must be 'divided' or 'joint'")
-        for name, value in {"num_classes": num_classes, "num_frames": num_frames, "depth": depth}.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
+        check_choice("attention", attention, ("divided", "joint"))
+        check_positive(num_classes=num_classes, num_frames=num_frames, depth=depth)
+        check_dropout(dropout)
         if crop_size < 16 or crop_size % 16:
             raise ValueError(f"crop_size is {crop_size}; it must be a multiple of the 16 pixels of a patch")
         self.attention, self.recompute, self.side = attention, recompute, crop_size // 16
@@ -115,29 +120,21 @@ class TimeSformer(nn.Layer):
             kind(embed_dim, num_heads, dropout=dropout, drop_path_rate=rate, impl=impl)
             for rate in drop_path_rates(drop_path_rate, depth)
         )
-        self.norm = nn.LayerNorm(embed_dim, epsilon=1e-6)
+        self.norm = nn.LayerNorm(embed_dim, epsilon=NORM_EPS)
         self.head = nn.Linear(embed_dim, num_classes)
         init_linear(self.head)
         self.fast_paths = {"attention": self.blocks[0].attn.resolved, "patch_embed": self.patch_embed.resolved}
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
-        """Classify clips.
+        """Return logits [N, num_classes] of normalised clips, float [N, 3, T, H, W], H and W multiples of 16.
 
-        Args:
-            clip: Normalised frames, float [N, 3, T, H, W]; H and W multiples of 16.
-
-        Returns:
-            Logits [N, num_classes].
-
-        Raises:
-            ValueError: If the shape is another.
-            TypeError: If the clip is not floating point.
+        Raises as `check_clip`.
         """
-        if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, None)
+        check_clip(clip, self)
         patches = self.patch_embed(clip)  # [N, T, h, w, dim]
         num_frames, *grid = patches.shape[1:4]
-        patches = patches + nearest_grid(self.pos_embed[:, 1:], self.side, grid)
+        places = nearest_grid(self.pos_embed[:, 1:], (self.side, self.side), grid)
+        patches = patches + places.reshape([1, 1, *grid, -1])
         patches = patches + nearest(self.time_embed, 1, num_frames).unsqueeze([2, 3])
         patches = patches.flatten(1, 3)
         token = (self.cls_token + self.pos_embed[:, :1]).expand_as(patches[:, :1])
@@ -146,28 +143,3 @@ class TimeSformer(nn.Layer):
         for block in self.blocks:
             x = run_block(block, x, *extra, recompute=self.recompute)
         return self.head(self.norm(x)[:, 0])
-
-
-def nearest(x: paddle.Tensor, axis: int, size: int) -> paddle.Tensor:
-    """Resize one axis by taking, for each place of the new one, the nearest of the old below it.
-
-    Args:
-        x: Any shape.
-        axis: The axis to resize.
-        size: Its new length.
-
-    Returns:
-        x with `size` entries along `axis`; x itself where it has as many.
-
-    Source: "nearest" of PyTorch's `interpolate`, by which facebookresearch/TimeSformer resizes its positions.
-    """
-    before = x.shape[axis]
-    if before == size:
-        return x
-    return x.index_select(paddle.to_tensor([i * before // size for i in range(size)]), axis=axis)
-
-
-def nearest_grid(positions: paddle.Tensor, side: int, grid: list[int]) -> paddle.Tensor:
-    """Return positions [1, 1, h, w, dim] of a grid (h, w), by `nearest` from positions [1, side * side, dim]."""
-    square = positions.reshape([1, 1, side, side, positions.shape[-1]])
-    return nearest(nearest(square, 2, grid[0]), 3, grid[1])

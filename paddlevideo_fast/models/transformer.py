@@ -14,8 +14,10 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import DropPath
+from paddlevideo_fast.models.layers import DropPath, check_choice, check_positive, init_fan_in
 from paddlevideo_fast.ops.attention import resolve_attention
+
+NORM_EPS = 1e-6  # of layer normalisations, as timm, VideoMAE and TimeSformer have it
 
 
 def init_linear(layer: nn.Linear, std: float = 0.02) -> None:
@@ -37,8 +39,7 @@ def resolve_patch_embed(impl: str) -> tuple[bool, str]:
     Raises:
         ValueError: If `impl` is another word.
     """
-    if impl not in ("auto", "fast", "reference"):
-        raise ValueError(f"impl is {impl!r}; it must be 'auto', 'fast' or 'reference'")
+    check_choice("impl", impl, ("auto", "fast", "reference"))
     device = paddle.get_device().partition(":")[0]
     if impl == "reference":
         return False, "reference (convolution), as asked"
@@ -46,6 +47,22 @@ def resolve_patch_embed(impl: str) -> tuple[bool, str]:
         # Putting the pixels of a patch side by side takes longer there than the product saves.
         return False, f"reference (convolution): faster on {device!r}"
     return True, "product of flattened patches"
+
+
+def patch_grid(num_frames: int, crop_size: int, tubelet_size: int, patch_size: int) -> tuple[int, int, int]:
+    """Return the patches of a clip in time, height and width.
+
+    Raises:
+        ValueError: If a size is not a positive multiple of the patch's.
+    """
+    for what, size, name, side in (
+        ("num_frames", num_frames, "tubelet_size", tubelet_size),
+        ("crop_size", crop_size, "patch_size", patch_size),
+    ):
+        check_positive(**{name: side})
+        if size < 1 or size % side:
+            raise ValueError(f"{what} is {size}; it must be a positive multiple of {name}, {side}")
+    return num_frames // tubelet_size, crop_size // patch_size, crop_size // patch_size
 
 
 class PatchEmbed(nn.Layer):
@@ -65,22 +82,18 @@ class PatchEmbed(nn.Layer):
         resolved: Line for the log.
 
     Source: Dosovitskiy et al., arXiv 2010.11929, equation 1; as a product in AVION ("fast conv1", `transformer.py`).
-    Initialisation: PyTorch's own for convolutions, uniform within the root of a patch's values, inverted; timm,
-    TimeSformer, VideoMAE and AVION leave it.
+    Initialisation: PyTorch's own, which timm, TimeSformer, VideoMAE and AVION leave.
     """
 
     def __init__(
         self, dim: int, *, patch_size: int = 16, tubelet_size: int = 1, bias: bool = True, impl: str = "auto"
     ) -> None:
         super().__init__()
-        if dim < 1:
-            raise ValueError(f"embed_dim is {dim}; it must be at least 1")
+        check_positive(embed_dim=dim)
         self.as_product, self.resolved = resolve_patch_embed(impl)
         self.kernel = (tubelet_size, patch_size, patch_size)
         self.proj = nn.Conv3D(3, dim, self.kernel, stride=self.kernel, bias_attr=None if bias else False)
-        bound = math.prod((3, *self.kernel)) ** -0.5
-        for parameter in (self.proj.weight, self.proj.bias)[: 1 + bias]:
-            nn.initializer.Uniform(-bound, bound)(parameter)
+        init_fan_in(self.proj)
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
         """Return tokens [N, T / tubelet_size, H / patch_size, W / patch_size, dim] of a clip [N, 3, T, H, W].
@@ -113,6 +126,12 @@ class PatchEmbed(nn.Layer):
         return F.linear(patches, self.proj.weight.flatten(1).t(), self.proj.bias)
 
 
+def check_heads(dim: int, num_heads: int, name: str = "num_heads") -> None:
+    """Raise ValueError for a number of heads, called `name`, that does not divide the channels of a token."""
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f"{name} is {num_heads}; it must divide the {dim} channels of a token")
+
+
 class SelfAttention(nn.Layer):
     """Multi-head attention of tokens to one another.
 
@@ -141,8 +160,7 @@ class SelfAttention(nn.Layer):
         impl: str = "auto",
     ) -> None:
         super().__init__()
-        if num_heads < 1 or dim % num_heads:
-            raise ValueError(f"num_heads is {num_heads}; it must divide the {dim} channels of a token")
+        check_heads(dim, num_heads)
         self.num_heads, self.attn_dropout = num_heads, attn_dropout
         self.qkv = nn.Linear(dim, 3 * dim, bias_attr=None if qkv_bias else False)
         self.proj = nn.Linear(dim, dim)
@@ -214,7 +232,7 @@ class Block(nn.Layer):
         attn_dropout: float = 0.0,
         dropout: float = 0.0,
         drop_path_rate: float = 0.0,
-        norm_eps: float = 1e-6,
+        norm_eps: float = NORM_EPS,
         activation: Callable[[paddle.Tensor], paddle.Tensor] = F.gelu,
         impl: str = "auto",
     ) -> None:
@@ -271,3 +289,51 @@ def resize_grid(positions: paddle.Tensor, before: Sequence[int], after: Sequence
         x = F.interpolate(x, size=[after[0]], mode="linear", align_corners=False, data_format="NCW")
         x = x.squeeze(0).t().reshape([after[0], dim, *after[-2:]])
     return x.transpose([0, 2, 3, 1]).reshape([*lead, math.prod(after), dim])
+
+
+def nearest(x: paddle.Tensor, axis: int, size: int) -> paddle.Tensor:
+    """Resize one axis by taking, for each place of the new one, the nearest of the old below it.
+
+    Args:
+        x: Any shape.
+        axis: The axis to resize.
+        size: Its new length.
+
+    Returns:
+        x with `size` entries along `axis`; x itself where it has as many.
+
+    Source: "nearest" of PyTorch's `interpolate`, by which facebookresearch/TimeSformer resizes its positions.
+    """
+    before = x.shape[axis]
+    if before == size:
+        return x
+    return x.index_select(paddle.to_tensor([i * before // size for i in range(size)]), axis=axis)
+
+
+def nearest_grid(positions: paddle.Tensor, before: Sequence[int], after: Sequence[int]) -> paddle.Tensor:
+    """Return positions [1, prod(after), dim] of a grid (h, w), by `nearest` from [1, prod(before), dim] of another."""
+    grid = positions.reshape([1, *before, positions.shape[-1]])
+    return nearest(nearest(grid, 1, after[0]), 2, after[1]).flatten(1, 2)
+
+
+class SinusoidPositions(nn.Layer):
+    """Adds fixed positions to tokens, counted through time, height and width; none of it is in the state dict.
+
+    Args:
+        grid: Patches in time, height and width that the positions are counted over. Another grid takes positions
+            interpolated from these, so that a place in the picture keeps its meaning while the clip's size changes.
+        dim: Channels of a token.
+
+    Source: VideoMAE, `get_sinusoid_encoding_table` in `modeling_finetune.py`. For another grid it is built anew there,
+    as it is here for another `grid`.
+    """
+
+    def __init__(self, grid: tuple[int, int, int], dim: int) -> None:
+        super().__init__()
+        self.grid = grid
+        table = paddle.to_tensor(sinusoid_table(math.prod(grid), dim)).unsqueeze(0)
+        self.register_buffer("table", table, persistable=False)
+
+    def forward(self, grid: Sequence[int]) -> paddle.Tensor:
+        """Return positions [1, prod(grid), dim]."""
+        return resize_grid(self.table, self.grid, grid)

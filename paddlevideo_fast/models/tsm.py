@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import partial
 
@@ -10,14 +9,15 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import SegmentHead, check_clip, fold_frames
+from paddlevideo_fast.models.heads import SegmentHead
+from paddlevideo_fast.models.layers import check_clip, fold_frames, init_fan_in, norm_path
 from paddlevideo_fast.models.mobilenet import MobileNetV2
 from paddlevideo_fast.models.nonlocal_block import NonLocalBlock
 from paddlevideo_fast.models.resnet import ResNet
-from paddlevideo_fast.ops.norm import resolve_sync_norm
 from paddlevideo_fast.ops.temporal_shift import resolve_temporal_shift
 
-NON_LOCAL_BLOCKS = (("layer2", (0, 2)), ("layer3", (0, 2, 4)))  # mit-han-lab's `make_non_local`, for depth 50
+# Blocks of the second and the third stage: mit-han-lab's `make_non_local`, for depth 50.
+NONLOCAL_BLOCKS = {1: (0, 2), 2: (0, 2, 4)}
 
 
 class FrameClassifier(nn.Layer):
@@ -49,32 +49,16 @@ class FrameClassifier(nn.Layer):
         head_std: float = 0.001,
     ) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"num_classes is {num_classes}; it must be at least 1")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
         if num_segments is not None and num_segments < 1:
             raise ValueError(f"num_segments is {num_segments}; it must be at least 1, or null for any number")
         self.num_segments = num_segments
-        self.fast_paths: dict[str, str] = {"norm": resolve_sync_norm()[1]} if norm == "sync" else {}
+        self.fast_paths = norm_path(norm)
         self.backbone = backbone
         self.head = SegmentHead(backbone.out_channels, num_classes, dropout, head_std)
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
-        """Classify clips.
-
-        Args:
-            clip: Normalised frames, float [N, 3, T, H, W].
-
-        Returns:
-            Logits [N, num_classes].
-
-        Raises:
-            ValueError: If the shape is another.
-            TypeError: If the clip is not floating point.
-        """
-        if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, self.num_segments, "num_segments")
+        """Return logits [N, num_classes] of normalised clips, float [N, 3, T, H, W]; raises as `check_clip`."""
+        check_clip(clip, self, self.num_segments, "num_segments")
         num_frames = clip.shape[2]
         features = self.backbone(fold_frames(clip), num_frames)
         return self.head(features, num_frames)
@@ -134,8 +118,8 @@ class TSM(TSN):
     Args:
         depth: 18, 34, 50 or 101.
         num_classes, num_segments, dropout, width, norm, partial_bn, zero_init_residual, recompute: As `TSN`.
-        shift_div: One channel in so many is shifted forward, one backward; above 2. 8 in the paper; PaddleVideo
-            trained with as many as there are frames.
+        shift_div: One channel in so many is shifted forward, one backward; above 2, and at most the channels of every
+            block that shifts. 8 in the paper; PaddleVideo trained with as many as there are frames.
         shift_every: Shift in every n-th block of each stage, from the first on; None for all of them, or every
             second one if the third stage has 23 blocks or more (ResNet-101), as the authors have it. PaddleVideo's
             ResNet-101 shifts in all: 1.
@@ -270,8 +254,8 @@ def insert_shift(blocks: Iterable[nn.Layer], shift_div: int, impl: str) -> str:
     """Let blocks shift channels in time.
 
     Args:
-        blocks: Layers that call their attribute `shift`.
-        shift_div: One channel in so many is shifted forward, one backward; above 2.
+        blocks: Layers of `in_channels` that call their attribute `shift`.
+        shift_div: One channel in so many is shifted forward, one backward; above 2, and no more than the channels.
         impl: See `ops.temporal_shift.resolve_temporal_shift`.
 
     Returns:
@@ -282,6 +266,10 @@ def insert_shift(blocks: Iterable[nn.Layer], shift_div: int, impl: str) -> str:
     """
     if shift_div <= 2:
         raise ValueError(f"shift_div is {shift_div}; it must be above 2: less than half the channels move each way")
+    blocks = list(blocks)
+    channels = min(block.in_channels for block in blocks)
+    if shift_div > channels:
+        raise ValueError(f"shift_div is {shift_div}; a block that shifts has {channels} channels, so at most that")
     shift, resolved = resolve_temporal_shift(impl)
     for block in blocks:
         block.shift = partial(shift, shift_ratio=1.0 / shift_div)
@@ -289,7 +277,7 @@ def insert_shift(blocks: Iterable[nn.Layer], shift_div: int, impl: str) -> str:
 
 
 def insert_non_local(backbone: ResNet, norm: str, impl: str) -> str:
-    """Add non-local blocks behind the blocks `NON_LOCAL_BLOCKS` of a ResNet-50.
+    """Add non-local blocks behind the blocks `NONLOCAL_BLOCKS` of a ResNet-50.
 
     Args:
         backbone: Made of bottlenecks.
@@ -303,14 +291,12 @@ def insert_non_local(backbone: ResNet, norm: str, impl: str) -> str:
     PyTorch's initialisation of convolutions (uniform over the fan-in), gamma 0.
     """
     resolved: list[str] = []
-    for stage, places in NON_LOCAL_BLOCKS:
+    for stage, places in NONLOCAL_BLOCKS.items():
         for place in places:
-            block = getattr(backbone, stage)[place]
+            block = backbone.stages[stage][place]
             channels = block.conv3.weight.shape[0]
             block.nl = NonLocalBlock(channels, channels // 2, pool_first=False, scaled=False, norm=norm, impl=impl)
             for conv in (block.nl.conv_theta, block.nl.conv_phi, block.nl.conv_g, block.nl.conv_out):
-                bound = 1 / math.sqrt(conv.weight.shape[1])
-                nn.initializer.Uniform(-bound, bound)(conv.weight)
-                nn.initializer.Uniform(-bound, bound)(conv.bias)
+                init_fan_in(conv)
             resolved.append(block.nl.resolved)
     return "; ".join(dict.fromkeys(resolved))

@@ -7,9 +7,15 @@ import math
 import paddle
 from paddle import nn
 
-from paddlevideo_fast.models.layers import check_clip, run_block
-from paddlevideo_fast.models.transformer import Block, PatchEmbed
-from paddlevideo_fast.models.vit import NORM_EPS, SinusoidPositions, patch_grid
+from paddlevideo_fast.models.layers import check_clip, check_positive, init_fan_in, run_block
+from paddlevideo_fast.models.transformer import (
+    NORM_EPS,
+    Block,
+    PatchEmbed,
+    SinusoidPositions,
+    check_heads,
+    patch_grid,
+)
 
 DECODERS = {
     "small": {"decoder_dim": 192, "decoder_heads": 3, "decoder_depth": 4},
@@ -47,7 +53,7 @@ class MaskedEncoder(nn.Layer):
             impl="fast" if impl == "auto" else impl,  # which alone can leave out what is masked
         )
         self.positions = SinusoidPositions(grid, embed_dim)
-        self.blocks = nn.LayerList(Block(embed_dim, num_heads, norm_eps=NORM_EPS, impl=impl) for _ in range(depth))
+        self.blocks = nn.LayerList(Block(embed_dim, num_heads, impl=impl) for _ in range(depth))
         self.norm = nn.LayerNorm(embed_dim, epsilon=NORM_EPS)
 
     def forward(self, clip: paddle.Tensor, visible: paddle.Tensor) -> paddle.Tensor:
@@ -81,7 +87,7 @@ class MaskedDecoder(nn.Layer):
     def __init__(self, dim: int, out_dim: int, *, depth: int, num_heads: int, impl: str, recompute: bool) -> None:
         super().__init__()
         self.recompute = recompute
-        self.blocks = nn.LayerList(Block(dim, num_heads, norm_eps=NORM_EPS, impl=impl) for _ in range(depth))
+        self.blocks = nn.LayerList(Block(dim, num_heads, impl=impl) for _ in range(depth))
         self.norm = nn.LayerNorm(dim, epsilon=NORM_EPS)
         self.head = nn.Linear(dim, out_dim)
 
@@ -133,12 +139,8 @@ class VideoMAE(nn.Layer):
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        positive = {
-            "embed_dim": embed_dim, "depth": depth, "decoder_dim": decoder_dim, "decoder_depth": decoder_depth,
-        }  # fmt: skip
-        for name, value in positive.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        check_positive(embed_dim=embed_dim, depth=depth, decoder_dim=decoder_dim, decoder_depth=decoder_depth)
+        check_heads(decoder_dim, decoder_heads, "decoder_heads")
         grid = patch_grid(num_frames, crop_size, tubelet_size, patch_size)
         self.encoder = MaskedEncoder(
             grid,
@@ -158,9 +160,8 @@ class VideoMAE(nn.Layer):
             if isinstance(layer, nn.Linear):
                 nn.initializer.XavierUniform()(layer.weight)
                 nn.initializer.Constant(0.0)(layer.bias)
-        bound = embed_dim**-0.5  # PyTorch's own for a linear layer, which the original leaves here
-        uniform = paddle.ParamAttr(initializer=nn.initializer.Uniform(-bound, bound))
-        self.encoder_to_decoder = nn.Linear(embed_dim, decoder_dim, weight_attr=uniform, bias_attr=False)
+        self.encoder_to_decoder = nn.Linear(embed_dim, decoder_dim, bias_attr=False)
+        init_fan_in(self.encoder_to_decoder)  # which the original leaves as PyTorch has it
         cut = nn.initializer.TruncatedNormal(0.0, 0.02, a=-0.02, b=0.02)
         self.mask_token = self.create_parameter([1, 1, decoder_dim], default_initializer=cut)
         self.positions = SinusoidPositions(grid, decoder_dim)
@@ -183,8 +184,8 @@ class VideoMAE(nn.Layer):
             ValueError: If a shape is another, or clips differ in the number of masked patches.
             TypeError: If the clip is not floating point, or the mask not bool.
         """
+        check_clip(clip, self)
         if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, None)
             check_mask(mask, clip.shape[0], math.prod(self.encoder.patch_embed.grid(clip)))
         grid = self.encoder.patch_embed.grid(clip)
         visible, masked = (paddle.nonzero(which.flatten()).flatten() for which in (~mask, mask))

@@ -2,69 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import paddle
 from paddle import nn
+from paddle.nn import functional as F
 
-from paddlevideo_fast.models.layers import check_clip, run_block
+from paddlevideo_fast.models.layers import check_choice, check_clip, check_dropout, check_positive, run_block
 from paddlevideo_fast.models.transformer import (
+    NORM_EPS,
     Block,
     PatchEmbed,
+    SinusoidPositions,
     drop_path_rates,
     init_linear,
+    patch_grid,
     resize_grid,
-    sinusoid_table,
 )
 
-NORM_EPS = 1e-6
 SIZES = {
     "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
     "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
     "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
 }
-
-
-def patch_grid(num_frames: int, crop_size: int, tubelet_size: int, patch_size: int) -> tuple[int, int, int]:
-    """Return the patches of a clip in time, height and width.
-
-    Raises:
-        ValueError: If a size is not a positive multiple of the patch's.
-    """
-    for what, size, name, side in (
-        ("num_frames", num_frames, "tubelet_size", tubelet_size),
-        ("crop_size", crop_size, "patch_size", patch_size),
-    ):
-        if side < 1:
-            raise ValueError(f"{name} is {side}; it must be at least 1")
-        if size < 1 or size % side:
-            raise ValueError(f"{what} is {size}; it must be a positive multiple of {name}, {side}")
-    return num_frames // tubelet_size, crop_size // patch_size, crop_size // patch_size
-
-
-class SinusoidPositions(nn.Layer):
-    """Adds fixed positions to tokens, counted through time, height and width; none of it is in the state dict.
-
-    Args:
-        grid: Patches in time, height and width that the positions are counted over. Another grid takes positions
-            interpolated from these, so that a place in the picture keeps its meaning while the clip's size changes.
-        dim: Channels of a token.
-
-    Source: VideoMAE, `get_sinusoid_encoding_table` in `modeling_finetune.py`. For another grid it is built anew there,
-    as it is here for another `grid`.
-    """
-
-    def __init__(self, grid: tuple[int, int, int], dim: int) -> None:
-        super().__init__()
-        self.grid = grid
-        table = paddle.to_tensor(sinusoid_table(math.prod(grid), dim)).unsqueeze(0)
-        self.register_buffer("table", table, persistable=False)
-
-    def forward(self, grid: Sequence[int]) -> paddle.Tensor:
-        """Return positions [1, prod(grid), dim]."""
-        return resize_grid(self.table, self.grid, grid)
 
 
 class ClipEncoder(nn.Layer):
@@ -87,6 +48,8 @@ class ClipEncoder(nn.Layer):
         qkv_bias: Whether the projection to queries, keys and values has a bias.
         drop_path_rate: Probability of leaving out a sample's residual branch in training, of the last block.
         drop_path_schedule: "linear" rises to that rate from 0 at the first block, "constant" has it in every block.
+        activation: Of the feed-forward parts; exact GELU by default.
+        norm_eps: Epsilon of the layer normalisations.
         impl: "auto", "fast" or "reference", of attention and patch embedding; same parameters, same values.
         recompute: Keep the inputs of blocks alone for the backward pass, and compute the blocks again there.
 
@@ -117,19 +80,16 @@ class ClipEncoder(nn.Layer):
         qkv_bias: bool = True,
         drop_path_rate: float = 0.0,
         drop_path_schedule: Literal["linear", "constant"] = "linear",
+        activation: Callable[[paddle.Tensor], paddle.Tensor] = F.gelu,
+        norm_eps: float = NORM_EPS,
         impl: str = "auto",
         recompute: bool = False,
     ) -> None:
         super().__init__()
-        for name, value, valid in (
-            ("pool", pool, ("cls", "mean")),
-            ("pos", pos, ("learned", "sinusoid")),
-            ("drop_path_schedule", drop_path_schedule, ("linear", "constant")),
-        ):
-            if value not in valid:
-                raise ValueError(f"{name} is {value!r}; it must be {valid[0]!r} or {valid[1]!r}")
-        if depth < 1:
-            raise ValueError(f"depth is {depth}; it must be at least 1")
+        check_choice("pool", pool, ("cls", "mean"))
+        check_choice("pos", pos, ("learned", "sinusoid"))
+        check_choice("drop_path_schedule", drop_path_schedule, ("linear", "constant"))
+        check_positive(depth=depth)
         self.grid = patch_grid(num_frames, crop_size, tubelet_size, patch_size)
         self.embed_dim, self.recompute = embed_dim, recompute
         self.patch_embed = PatchEmbed(
@@ -146,15 +106,23 @@ class ClipEncoder(nn.Layer):
             self.pos_embed = self.create_parameter([1, places, embed_dim], default_initializer=small)
         if pos == "learned" and self.grid[0] > 1:
             self.time_embed = self.create_parameter([1, self.grid[0], embed_dim], default_initializer=zero)
-        self.norm_pre = nn.LayerNorm(embed_dim, epsilon=NORM_EPS) if pre_norm else None
+        self.norm_pre = nn.LayerNorm(embed_dim, epsilon=norm_eps) if pre_norm else None
         constant = drop_path_schedule == "constant"
         rates = [drop_path_rate] * depth if constant else drop_path_rates(drop_path_rate, depth)
         self.blocks = nn.LayerList(
-            Block(embed_dim, num_heads, qkv_bias=qkv_bias, drop_path_rate=rate, norm_eps=NORM_EPS, impl=impl)
+            Block(
+                embed_dim,
+                num_heads,
+                qkv_bias=qkv_bias,
+                drop_path_rate=rate,
+                norm_eps=norm_eps,
+                activation=activation,
+                impl=impl,
+            )
             for rate in rates
         )
         # Named as timm does: the normalisation of a mean is another layer than that of the class token.
-        setattr(self, "norm" if pool == "cls" else "fc_norm", nn.LayerNorm(embed_dim, epsilon=NORM_EPS))
+        setattr(self, "norm" if pool == "cls" else "fc_norm", nn.LayerNorm(embed_dim, epsilon=norm_eps))
         self.fast_paths = {"attention": self.blocks[0].attn.resolved, "patch_embed": self.patch_embed.resolved}
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
@@ -248,27 +216,16 @@ class VisionTransformer(ClipEncoder):
             impl=impl,
             recompute=recompute,
         )
-        if num_classes < 1:
-            raise ValueError(f"num_classes is {num_classes}; it must be at least 1")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout is {dropout}; it must be from 0 to 1")
+        check_positive(num_classes=num_classes)
+        check_dropout(dropout)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(embed_dim, num_classes)
         init_linear(self.head, 0.02 * head_init_scale)
 
     def forward(self, clip: paddle.Tensor) -> paddle.Tensor:
-        """Classify clips.
+        """Return logits [N, num_classes] of normalised clips, float [N, 3, T, H, W], multiples of the patch.
 
-        Args:
-            clip: Normalised frames, float [N, 3, T, H, W]; multiples of the patch, in time too.
-
-        Returns:
-            Logits [N, num_classes].
-
-        Raises:
-            ValueError: If the shape is another.
-            TypeError: If the clip is not floating point.
+        Raises as `check_clip`.
         """
-        if paddle.in_dynamic_mode():
-            check_clip(clip, type(self).__name__, None)
+        check_clip(clip, self)
         return self.head(self.dropout(super().forward(clip)))

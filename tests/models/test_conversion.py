@@ -103,15 +103,40 @@ def test_changes_and_joins_work_in_the_originals_layout():
     linear = nn.Linear(3, 4)
     parts = {"q": np.zeros([2, 3]), "k": np.ones([2, 3]), "b": np.arange(4.0)}
     conversion = Conversion(parts, linear)
-    conversion.put("weight", np.concatenate([parts["q"], parts["k"]]), "q", "k", how="q, k joined")
+    conversion.join("weight", ["q", "k"])
     conversion.move("b", "bias", lambda array: array[::-1])
     result = conversion.finish()
     np.testing.assert_array_equal(result["weight"], [[0, 0, 1, 1]] * 3)
     np.testing.assert_array_equal(result["bias"], [3, 2, 1, 0])
     assert {array.dtype for array in result.values()} == {np.dtype("float32")}
-    assert conversion.filled["weight"].how == "q, k joined, transposed"
+    assert conversion.filled["weight"].how == "joined, transposed"
     assert conversion.filled["weight"].sources == ("q", "k")
     assert conversion.filled["bias"].how == "changed"
+
+
+def test_zeros_are_joined_where_there_is_nothing():
+    conversion = Conversion({"q": np.ones(2), "v": np.full(2, 3.0)}, nn.Linear(1, 6))
+    conversion.join("bias", ["q", None, "v"])
+    assert conversion.filled["bias"].how == "joined with zeros" and conversion.remaining == []
+    conversion.leave_all("weight", "fresh")
+    np.testing.assert_array_equal(conversion.finish()["bias"], [1, 1, 0, 0, 3, 3])
+
+
+@pytest.mark.parametrize(("classes", "fits"), [(3, True), (5, False)])
+def test_an_image_networks_classifier_comes_along_if_it_fits(classes, fits):
+    model = nn.Sequential(("head", nn.Linear(2, 3)))
+    conversion = Conversion({"fc.weight": np.ones([classes, 2]), "fc.bias": np.ones(classes)}, model)
+    conversion.place_head(r"fc\.(weight|bias)")
+    assert (model.head.bias.numpy() == 0).all() and (conversion.finish()["head.bias"] == fits).all()
+    assert list(conversion.dropped.values()) == ["classifies into 5 classes, the model into 3"] * 2 * (not fits)
+
+
+@pytest.mark.parametrize("bias", [np.float32(1), np.ones([3, 3])])
+def test_a_classifier_whose_bias_is_none_is_named(bias):
+    conversion = Conversion({"fc.weight": np.ones([3, 2]), "fc.bias": bias}, nn.Sequential(("head", nn.Linear(2, 3))))
+    conversion.place_head(r"fc\.(weight|bias)")
+    with pytest.raises(WeightsError, match=r"of another shape \(fc.bias -> head.bias: \[.*\] for \[3\]\)"):
+        conversion.finish()
 
 
 def test_half_precision_is_inflated_in_single():
@@ -193,7 +218,11 @@ def test_weights_of_this_project_need_no_conversion():
     [
         (lambda c: c.move("fc.bias", "fc.bias", lambda x: x.shape[3]), r"fc.bias \[2\] cannot become fc.bias$"),
         (lambda c: c.move("fc.w", "fc.weight"), "the weights have no fc.w, which Sequential needs"),
-        (lambda c: c.put("fc.weight", np.zeros(2), "fc.weight", "k", how="joined"), "the weights have no k"),
+        (lambda c: c.join("fc.weight", ["fc.weight", "k"]), "the weights have no k"),
+        (
+            lambda c: c.join("fc.weight", ["fc.weight", "fc.bias"]),
+            r"fc.weight \[2, 4\] \+ fc.bias \[2\] cannot become",
+        ),
         (lambda c: c.drop("fc.w", "unused"), "the weights have no fc.w"),
         (lambda c: c.leave("fc.w", "starts at zero"), "fc.w cannot be left: Sequential has no such key"),
         (lambda c: [c.move("fc.bias", "fc.bias") for _ in "12"], "fc.bias has an array already, from fc.bias"),

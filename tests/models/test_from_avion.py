@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import filled, golden, input_of, named_arrays
 from paddle.nn import functional as F
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights import from_avion
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "avion.json").read_text())
-sys.path.append(str(TESTS / "parity"))
-
-from named_weights import named_clip, named_weight
-
+GOLDEN = golden("avion")
 SMALL = {
     "embed_dim": 24, "num_frames": 4, "crop_size": 32, "video_width": 48, "video_depth": 2, "video_num_heads": 3,
     "text_width": 32, "text_depth": 2, "text_num_heads": 2, "context_length": 9, "vocab_size": 50,
@@ -54,25 +46,18 @@ def classifier(**kwargs):
 
 
 def named_state(name):
-    return {key: np.asarray(named_weight(key, tuple(shape))) for key, shape in GOLDEN[name]["shapes"].items()}
+    return named_arrays(GOLDEN[name]["shapes"])
 
 
 def clip_for(name):
-    return paddle.to_tensor(named_clip("avion", tuple(GOLDEN[name]["clip"])))
-
-
-def build(conversion):
-    missing, unexpected = conversion.model.set_state_dict(conversion.finish())
-    assert not missing and not unexpected
-    conversion.model.eval()
-    return conversion.model
+    return input_of("avion", GOLDEN[name]["clip"])
 
 
 @pytest.mark.parametrize("impl", ["fast", "reference"])
 @pytest.mark.parametrize("name", ["pretrained_flash", "pretrained_plain"])
 def test_dual_encoder(name, impl):
     golden = GOLDEN[name]
-    model = build(from_avion.convert(named_state(name), dual_encoder(impl=impl)))
+    model = filled(from_avion.convert(named_state(name), dual_encoder(impl=impl)))
     out = model(clip_for(name), paddle.to_tensor(golden["tokens"]))
     np.testing.assert_allclose(out["video"].numpy(), golden["video"], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(out["text"].numpy(), golden["text"], rtol=1e-4, atol=1e-5)
@@ -88,7 +73,7 @@ def test_dual_encoder(name, impl):
 
 @pytest.mark.parametrize("name", ["classifier_flash", "classifier_plain"])
 def test_classifier(name):
-    model = build(from_avion.convert(named_state(name), classifier()))
+    model = filled(from_avion.convert(named_state(name), classifier()))
     np.testing.assert_allclose(model(clip_for(name)).numpy(), GOLDEN[name]["logits"], rtol=1e-4, atol=1e-5)
 
 
@@ -97,19 +82,19 @@ def test_a_classifier_starts_from_the_dual_encoder():
     model = classifier(num_classes=7)
     head = model.head.weight.numpy().copy()
     conversion = from_avion.convert(state, model)
-    assert "module.logit_scale" in conversion.dropped and "module.visual.image_projection" in conversion.dropped
-    build(conversion)
+    assert "logit_scale" in conversion.dropped and "visual.image_projection" in conversion.dropped
+    filled(conversion)
     np.testing.assert_array_equal(model.head.weight.numpy(), head)
-    np.testing.assert_array_equal(model.time_embed.numpy()[0], state["module.visual.temporal_embedding"])
+    np.testing.assert_array_equal(model.time_embed.numpy()[0], state["visual.temporal_embedding"])
 
 
 def test_more_frames_interpolate_positions_in_time():
     """PyTorch's bilinear interpolation of two rows to four: the outer ones stay, the inner ones are mixed 3 to 1."""
     state = named_state("pretrained_flash")
-    state["module.visual.temporal_embedding"] = state["module.visual.temporal_embedding"][:2]
-    first, second = state["module.visual.temporal_embedding"]
+    state["visual.temporal_embedding"] = state["visual.temporal_embedding"][:2]
+    first, second = state["visual.temporal_embedding"]
     expected = np.stack([first, 0.75 * first + 0.25 * second, 0.25 * first + 0.75 * second, second])
-    model = build(from_avion.convert(state, dual_encoder()))
+    model = filled(from_avion.convert(state, dual_encoder()))
     np.testing.assert_allclose(model.visual.time_embed.numpy()[0], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -119,23 +104,23 @@ def test_masked_autoencoder():
         "videomae_base", crop_size=32, embed_dim=48, depth=2, num_heads=3, decoder_dim=24, decoder_depth=1,
         decoder_heads=2,
     )  # fmt: skip
-    build(from_avion.convert(named_state("masked"), model))
+    filled(from_avion.convert(named_state("masked"), model))
     with paddle.no_grad():
         patches = model(clip_for("masked"), paddle.to_tensor(golden["hidden"]))["patches"]
     np.testing.assert_allclose(patches.flatten()[::311].numpy(), golden["every_311th"], rtol=1e-4, atol=2e-5)
 
 
 def test_classifier_of_the_masked_autoencoder():
-    model = build(from_avion.convert(named_state("finetuned"), vit()))
+    model = filled(from_avion.convert(named_state("finetuned"), vit()))
     logits = model(clip_for("finetuned")).numpy()
     np.testing.assert_allclose(logits, GOLDEN["finetuned"]["logits"], rtol=1e-4, atol=1e-5)
-    started = build(from_avion.convert(named_state("masked"), vit()))
-    weight = named_state("masked")["module.encoder.blocks.1.attn.Wqkv.weight"]
+    started = filled(from_avion.convert(named_state("masked"), vit()))
+    weight = named_state("masked")["encoder.blocks.1.attn.Wqkv.weight"]
     np.testing.assert_array_equal(started.blocks[1].attn.qkv.weight.numpy(), weight.T)
 
 
 def test_weights_of_another_kind_of_model_are_called_so():
-    masked, towers = {"encoder.patch_embed.proj.weight": np.ones([4, 4])}, {"module.visual.conv1.weight": np.ones(2)}
+    masked, towers = {"encoder.patch_embed.proj.weight": np.ones([4, 4])}, {"visual.conv1.weight": np.ones(2)}
     with pytest.raises(WeightsError, match="the weights are VideoMAE's or another model's, not the dual encoder's"):
         from_avion.convert(masked, dual_encoder())
     with pytest.raises(WeightsError, match="the weights are the dual encoder's or another model's, not VideoMAE's"):
@@ -144,15 +129,13 @@ def test_weights_of_another_kind_of_model_are_called_so():
 
 def test_what_does_not_fit_is_named():
     state = named_state("pretrained_flash")
-    with pytest.raises(WeightsError, match="module.visual.temporal_embedding -> visual.time_embed"):
+    with pytest.raises(WeightsError, match="visual.temporal_embedding -> visual.time_embed"):
         from_avion.convert(state, dual_encoder(num_frames=1)).finish()
-    with pytest.raises(WeightsError, match="module.visual.image_projection -> visual_projection.weight"):
+    with pytest.raises(WeightsError, match="visual.image_projection -> visual_projection.weight"):
         from_avion.convert(state, dual_encoder(embed_dim=16)).finish()
-    del state["module.textual.ln_final.bias"]
+    del state["textual.ln_final.bias"]
     with pytest.raises(WeightsError, match=r"1 missing \(textual.norm.bias\)"):
         from_avion.convert(state, dual_encoder()).finish()
     smaller = create_model("dual_encoder_large_patch14", **(SMALL | {"crop_size": 28}))
-    with pytest.raises(
-        WeightsError, match=r"module.visual.conv1.weight -> visual.patch_embed.proj.weight: \[48, 768\]"
-    ):
+    with pytest.raises(WeightsError, match=r"visual.conv1.weight -> visual.patch_embed.proj.weight: \[48, 768\]"):
         from_avion.convert(named_state("pretrained_flash"), smaller).finish()

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
-import paddle
 import pytest
+from originals import blank, caffe2_state, filled, golden, logits_of
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights.from_caffe2 import convert
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "slowfast_caffe2.json").read_text())
-sys.path.append(str(TESTS / "parity"))
-
-from named_trees import caffe2_state
-from named_weights import named_clip
-
+GOLDEN = golden("slowfast_caffe2")
 MODELS = {
     "slowfast_nl": ("slowfast_nl_resnet50", {"num_frames": 8}),
     "i3d_nl": ("i3d_nl_resnet50", {"num_frames": 4}),
@@ -29,19 +19,15 @@ MODELS = {
 
 def build(case: str):
     name, kwargs = MODELS[case]
-    return create_model(name, num_classes=7, width=0.125, **kwargs)
+    return blank(name, num_classes=7, width=0.125, **kwargs)
 
 
 @pytest.mark.parametrize("case", list(MODELS))
 def test_gives_pyslowfasts_outputs(case):
     golden = GOLDEN[case]
     model = build(case)
-    missing, unexpected = model.set_state_dict(convert(caffe2_state(golden["blobs"]), model).finish())
-    assert not missing and not unexpected
-    model.eval()
-    with paddle.no_grad():
-        logits = model(paddle.to_tensor(named_clip(golden["clip"], golden["shape"]))).numpy()
-    np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=2e-5)
+    filled(convert(caffe2_state(golden["blobs"]), model))
+    np.testing.assert_allclose(logits_of(model, golden), golden["logits"], rtol=1e-4, atol=2e-5)
 
 
 def test_state_of_the_optimiser_is_dropped():
@@ -66,5 +52,5 @@ def test_pathways_and_unknown_names():
     blobs = caffe2_state(GOLDEN["slowfast_nl"]["blobs"])
     with pytest.raises(WeightsError, match=r"not accounted for \(t_"):
         convert(blobs, build("i3d_nl")).finish()  # the fast pathway has no place there
-    with pytest.raises(WeightsError, match="fit an I3D, Slow or SlowFast network, not TSN"):
+    with pytest.raises(WeightsError, match="fit an I3D, Slow or SlowFast network, not tsn_resnet18"):
         convert(blobs, create_model("tsn_resnet18", num_classes=7, width=0.125))

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import filled, golden, named_arrays, named_clip
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights import from_clip
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "clip.json").read_text())["openai"]
-sys.path.append(str(TESTS / "parity"))
-
-from named_weights import named_clip, named_weight
-
+GOLDEN = golden("clip")["openai"]
 SMALL = {
     "embed_dim": 24, "num_frames": 1, "crop_size": 32, "video_width": 128, "video_depth": 2, "video_num_heads": 2,
     "text_width": 64, "text_depth": 2, "text_num_heads": 4, "context_length": 9, "vocab_size": 50,
@@ -33,14 +25,7 @@ def small(**kwargs):
 
 
 def named_state():
-    return {key: np.asarray(named_weight(key, tuple(shape))) for key, shape in GOLDEN["shapes"].items()}
-
-
-def build(conversion):
-    missing, unexpected = conversion.model.set_state_dict(conversion.finish())
-    assert not missing and not unexpected
-    conversion.model.eval()
-    return conversion.model
+    return named_arrays(GOLDEN["shapes"])
 
 
 def images():
@@ -48,7 +33,7 @@ def images():
 
 
 def test_features_equal_openai():
-    model = build(from_clip.convert(named_state(), small()))
+    model = filled(from_clip.convert(named_state(), small()))
     tokens = paddle.to_tensor(GOLDEN["tokens"])
     with paddle.no_grad():
         video, text, out = model.encode_video(images()), model.encode_text(tokens), model(images(), tokens)
@@ -60,7 +45,7 @@ def test_features_equal_openai():
 
 def test_gelu_and_epsilon_show_at_this_precision():
     for kwargs in ({"activation": "gelu"}, {"norm_eps": 1e-3}):
-        model = build(from_clip.convert(named_state(), small(**kwargs)))
+        model = filled(from_clip.convert(named_state(), small(**kwargs)))
         assert np.abs(model.encode_video(images()).numpy() - GOLDEN["video"]).max() > 1e-3
 
 
@@ -71,7 +56,7 @@ def test_what_an_archive_holds():
     mask = {"transformer.resblocks.0.attn_mask": np.zeros([9, 9], np.float32)}
     conversion = from_clip.convert(state | sizes | mask, small())
     assert set(conversion.dropped) == set(sizes) | set(mask)
-    model = build(conversion)
+    model = filled(conversion)
     assert model.visual_projection.weight.dtype == paddle.float32
     np.testing.assert_allclose(model.encode_video(images()).numpy(), GOLDEN["video"], rtol=0.02, atol=0.02)
 
@@ -80,7 +65,7 @@ def test_a_model_for_clips_starts_from_images():
     """It sees a clip of one frame as CLIP sees the image."""
     conversion = from_clip.convert(named_state(), small(num_frames=4))
     assert list(conversion.left) == ["visual.time_embed"]
-    model = build(conversion)
+    model = filled(conversion)
     np.testing.assert_allclose(model.encode_video(images()).numpy(), GOLDEN["video"], rtol=1e-4, atol=2e-5)
 
 
@@ -89,13 +74,13 @@ def test_another_common_space_starts_fresh():
     fresh = model.visual_projection.weight.numpy().copy()
     conversion = from_clip.convert(named_state(), model)
     assert set(conversion.dropped) == {"visual.proj", "text_projection", "logit_scale"}
-    build(conversion)
+    filled(conversion)
     np.testing.assert_array_equal(model.visual_projection.weight.numpy(), fresh)
     assert model.logit_scale.exp().item() == pytest.approx(1 / 0.07)
 
 
 def test_another_crop():
-    model, larger = (build(from_clip.convert(named_state(), small(crop_size=size))) for size in (32, 64))
+    model, larger = (filled(from_clip.convert(named_state(), small(crop_size=size))) for size in (32, 64))
     assert larger.visual.pos_embed.shape == [1, 17, 128]
     clip = paddle.to_tensor(named_clip("larger", (1, 3, 1, 64, 64)))
     np.testing.assert_allclose(
@@ -110,7 +95,7 @@ def test_a_classifier_takes_the_tower_for_images():
         tubelet_size=1, pos="learned", pool="cls", pre_norm=True,
     )  # fmt: skip
     head = model.head.weight.numpy().copy()
-    build(from_clip.convert(named_state(), model))
+    filled(from_clip.convert(named_state(), model))
     np.testing.assert_array_equal(model.head.weight.numpy(), head)
     state = named_state()
     np.testing.assert_array_equal(

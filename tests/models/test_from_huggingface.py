@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import filled, golden, named_arrays, named_clip
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights import from_huggingface
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-TIMESFORMER = json.loads((TESTS / "golden" / "timesformer.json").read_text())["transformers_models"]
-CLIP = json.loads((TESTS / "golden" / "clip.json").read_text())["transformers_model"]
-sys.path.append(str(TESTS / "parity"))
-
-from named_weights import named_clip, named_weight
-
-
-def named_state(golden):
-    return {key: np.asarray(named_weight(key, tuple(shape))) for key, shape in golden["shapes"].items()}
-
-
-def build(conversion):
-    missing, unexpected = conversion.model.set_state_dict(conversion.finish())
-    assert not missing and not unexpected
-    conversion.model.eval()
-    return conversion.model
+TIMESFORMER = golden("timesformer")["transformers_models"]
+CLIP = golden("clip")["transformers_model"]
 
 
 def timesformer(**kwargs):
@@ -50,22 +32,22 @@ def dual_encoder(**kwargs):
 @pytest.mark.parametrize("attention", ["divided", "joint"])
 def test_timesformer(attention):
     golden = TIMESFORMER[attention]
-    model = build(from_huggingface.convert(named_state(golden), timesformer(attention=attention)))
+    model = filled(from_huggingface.convert(named_arrays(golden["shapes"]), timesformer(attention=attention)))
     for output in golden["outputs"]:
         clip = paddle.to_tensor(named_clip("timesformer", tuple(output["clip"])))
         np.testing.assert_allclose(model(clip).numpy(), output["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_timesformer_of_another_length():
-    state = named_state(TIMESFORMER["divided"])
-    model, longer = (build(from_huggingface.convert(state, timesformer(num_frames=n))) for n in (4, 8))
+    state = named_arrays(TIMESFORMER["divided"]["shapes"])
+    model, longer = (filled(from_huggingface.convert(state, timesformer(num_frames=n))) for n in (4, 8))
     clip = paddle.to_tensor(named_clip("longer", (1, 3, 8, 32, 32)))
     np.testing.assert_allclose(longer(clip).numpy(), model(clip).numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("num_frames", [1, 4])
 def test_clip(num_frames):
-    model = build(from_huggingface.convert(named_state(CLIP), dual_encoder(num_frames=num_frames)))
+    model = filled(from_huggingface.convert(named_arrays(CLIP["shapes"]), dual_encoder(num_frames=num_frames)))
     images = paddle.to_tensor(named_clip("clip", tuple(CLIP["images"]))[:, :, None])
     out = model(images, paddle.to_tensor(CLIP["tokens"]))
     np.testing.assert_allclose(out["video"].numpy(), CLIP["video_normalised"], rtol=1e-4, atol=1e-5)
@@ -75,7 +57,7 @@ def test_clip(num_frames):
 
 
 def test_what_older_versions_keep_is_dropped():
-    state = named_state(CLIP) | {"text_model.embeddings.position_ids": np.arange(9)[None]}
+    state = named_arrays(CLIP["shapes"]) | {"text_model.embeddings.position_ids": np.arange(9)[None]}
     conversion = from_huggingface.convert(state, dual_encoder())
     assert list(conversion.dropped) == ["text_model.embeddings.position_ids"]
     conversion.finish()
@@ -83,15 +65,17 @@ def test_what_older_versions_keep_is_dropped():
 
 def test_weights_of_another_model_are_called_so():
     with pytest.raises(
-        WeightsError, match="the weights have no timesformer.embeddings.position_embeddings, which Time"
+        WeightsError, match="the weights have no timesformer.embeddings.position_embeddings, which timesformer_base"
     ):
         from_huggingface.convert({"conv1.weight": np.ones([2, 2])}, timesformer())
 
 
 def test_what_does_not_fit_is_named():
-    state = named_state(CLIP)
+    state = named_arrays(CLIP["shapes"])
     del state["text_model.encoder.layers.1.self_attn.k_proj.bias"]
     with pytest.raises(WeightsError, match=r"1 missing \(textual.blocks.1.attn.qkv.bias\)"):
         from_huggingface.convert(state, dual_encoder()).finish()
     with pytest.raises(WeightsError, match="encoder.layer.0.temporal_layernorm.bias -> blocks.0.temporal_norm1.bias"):
-        from_huggingface.convert(named_state(TIMESFORMER["divided"]), timesformer(attention="joint")).finish()
+        from_huggingface.convert(
+            named_arrays(TIMESFORMER["divided"]["shapes"]), timesformer(attention="joint")
+        ).finish()

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import blank, filled, golden, named_clip, named_state
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights.from_paddlevideo import convert
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "paddlevideo.json").read_text())
-sys.path.append(str(TESTS / "parity"))
-
-from named_states import named_state
-from named_weights import named_clip
+GOLDEN = golden("paddlevideo")
 
 
 def state_of(name: str) -> dict[str, np.ndarray]:
@@ -39,11 +31,10 @@ def state_of(name: str) -> dict[str, np.ndarray]:
 )
 def test_logits_equal_paddlevideo(name, model, kwargs):
     golden = GOLDEN[name]
-    model = create_model(model, num_classes=7, **kwargs)
+    model = blank(model, num_classes=7, **kwargs)
     conversion = convert(state_of(name), model)
-    missing, unexpected = model.set_state_dict(conversion.finish())
-    assert not missing and not unexpected and not conversion.left and not conversion.dropped
-    model.eval()
+    assert not conversion.left and not conversion.dropped
+    filled(conversion)
     clip = paddle.to_tensor(named_clip(name, golden["shape"]))
     with paddle.no_grad():
         logits, backwards = model(clip).numpy(), model(clip.flip(2)).numpy()
@@ -57,8 +48,8 @@ def test_imagenet_weights_without_prefix():
     state = {key.removeprefix("backbone."): value for key, value in state_of("pptsm_resnet50").items()}
     state["out.weight"], state["out.bias"] = np.zeros([2048, 1000], "float32"), np.zeros([1000], "float32")
     del state["head.fc.weight"], state["head.fc.bias"]
-    conversion = convert(state, create_model("pptsm_resnet50", num_classes=7))
-    converted = conversion.finish()
+    conversion = convert(state, blank("pptsm_resnet50", num_classes=7))
+    converted = {key: value.numpy() for key, value in filled(conversion).state_dict().items()}
     assert conversion.dropped["out.weight"] == "classifies into 1000 classes, the model into 7"
     np.testing.assert_array_equal(converted["backbone.conv1.3.weight"], state["conv1_2._conv.weight"])
     np.testing.assert_array_equal(converted["backbone.bn1._mean"], state["conv1_3._batch_norm._mean"])
@@ -71,7 +62,7 @@ def test_what_does_not_fit():
     state = {"backbone.conv._conv.weight": np.zeros([8, 3, 7, 7], "float32")}
     with pytest.raises(WeightsError, match="shifts in every block, this model in every 2: give it shift_every=1"):
         convert(state, create_model("tsm_resnet101", num_classes=7, width=0.125))
-    with pytest.raises(WeightsError, match="TSM has no ResNet of bottlenecks"):
+    with pytest.raises(WeightsError, match="tsm_resnet18 has no ResNet of bottlenecks"):
         convert(state, create_model("tsm_resnet18", num_classes=7, width=0.125))
     with pytest.raises(WeightsError, match="missing.*1 unknown to the model .backbone.convx._conv.weight"):
         convert(

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from originals import filled, golden, named_arrays, named_clip
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights import from_timesformer
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "timesformer.json").read_text())
-PADDLEVIDEO = json.loads((TESTS / "golden" / "timesformer_paddlevideo.json").read_text())
-sys.path.append(str(TESTS / "parity"))
+GOLDEN = golden("timesformer")
+PADDLEVIDEO = golden("timesformer_paddlevideo")
 
-from named_weights import named_clip, named_weight
 
 SMALL = {"num_classes": 5, "num_frames": 4, "crop_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 3}
-
-
-def named_state(shapes):
-    return {key: np.asarray(named_weight(key, tuple(shape))) for key, shape in shapes.items()}
-
-
-def build(conversion):
-    state = conversion.finish()
-    missing, unexpected = conversion.model.set_state_dict(state)
-    assert not missing and not unexpected
-    conversion.model.eval()
-    return conversion.model
 
 
 def small(**kwargs):
@@ -50,14 +33,14 @@ def logits_of(model, shape):
 @pytest.mark.parametrize("attention", ["divided", "joint"])
 def test_logits_equal_the_authors(attention, impl):
     golden = GOLDEN["authors"][attention]
-    model = build(from_timesformer.convert(named_state(golden["shapes"]), small(attention=attention, impl=impl)))
+    model = filled(from_timesformer.convert(named_arrays(golden["shapes"]), small(attention=attention, impl=impl)))
     for output in golden["outputs"]:  # at the training size first, then other frames and crops
         np.testing.assert_allclose(logits_of(model, output["clip"]), output["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_equal_the_authors():
     golden = GOLDEN["authors"]["divided"]
-    model = build(from_timesformer.convert(named_state(golden["shapes"]), small()))
+    model = filled(from_timesformer.convert(named_arrays(golden["shapes"]), small()))
     logits = model(paddle.to_tensor(named_clip("timesformer", tuple(golden["outputs"][0]["clip"]))))
     paddle.nn.functional.cross_entropy(logits, paddle.arange(len(logits))).backward()
     gradients = {name: p.grad.norm().item() for name, p in model.named_parameters()}
@@ -68,16 +51,16 @@ def test_gradients_equal_the_authors():
 @pytest.mark.parametrize("attention", ["divided", "joint"])
 def test_logits_equal_paddlevideo(attention):
     golden = PADDLEVIDEO[attention]
-    state = named_state(golden["shapes"])
-    model = build(from_timesformer.convert_paddlevideo(state, small(attention=attention)))
+    state = named_arrays(golden["shapes"])
+    model = filled(from_timesformer.convert_paddlevideo(state, small(attention=attention)))
     for output in golden["outputs"]:
         np.testing.assert_allclose(logits_of(model, output["clip"]), output["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_positions_for_another_size_give_what_the_forward_pass_would():
-    state = named_state(GOLDEN["authors"]["divided"]["shapes"])
-    model = build(from_timesformer.convert(state, small()))
-    larger = build(from_timesformer.convert(state, small(num_frames=6, crop_size=48)))
+    state = named_arrays(GOLDEN["authors"]["divided"]["shapes"])
+    model = filled(from_timesformer.convert(state, small()))
+    larger = filled(from_timesformer.convert(state, small(num_frames=6, crop_size=48)))
     assert larger.time_embed.shape == [1, 6, 48] and larger.pos_embed.shape == [1, 10, 48]
     np.testing.assert_allclose(
         logits_of(larger, (1, 3, 6, 48, 48)), logits_of(model, (1, 3, 6, 48, 48)), rtol=1e-5, atol=1e-6
@@ -87,15 +70,15 @@ def test_positions_for_another_size_give_what_the_forward_pass_would():
 def test_an_image_transformer_to_start_from():
     shapes = GOLDEN["authors"]["joint"]["shapes"]
     shapes = {key.removeprefix("model."): shape for key, shape in shapes.items() if "time_embed" not in key}
-    state = named_state(shapes | {"head.weight": [9, 48], "head.bias": [9]})
-    model = build(from_timesformer.convert(state, small()))
+    state = named_arrays(shapes | {"head.weight": [9, 48], "head.bias": [9]})
+    model = filled(from_timesformer.convert(state, small()))
     own = {key: value.numpy() for key, value in model.state_dict().items()}
     np.testing.assert_array_equal(own["blocks.1.temporal_attn.qkv.weight"], state["blocks.1.attn.qkv.weight"].T)
     np.testing.assert_array_equal(own["blocks.1.temporal_norm1.bias"], state["blocks.1.norm1.bias"])
     np.testing.assert_array_equal(own["blocks.0.mlp.fc1.weight"], state["blocks.0.mlp.fc1.weight"].T)
     assert not own["blocks.1.temporal_fc.weight"].any() and not own["time_embed"].any()
     assert own["head.weight"].shape == (48, 5)
-    joint = build(from_timesformer.convert(state, small(attention="joint")))
+    joint = filled(from_timesformer.convert(state, small(attention="joint")))
     np.testing.assert_array_equal(joint.blocks[1].attn.qkv.weight.numpy(), state["blocks.1.attn.qkv.weight"].T)
 
 
@@ -108,7 +91,7 @@ def test_positions_of_no_square_are_named(shape):
 
 
 def test_what_does_not_fit_is_named():
-    state = named_state(GOLDEN["authors"]["divided"]["shapes"])
+    state = named_arrays(GOLDEN["authors"]["divided"]["shapes"])
     with pytest.raises(WeightsError, match="model.blocks.0.temporal_norm1.weight -> blocks.0.temporal_norm1.weight"):
         from_timesformer.convert(state, small(attention="joint")).finish()
     del state["model.norm.bias"]

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import blank, filled, golden, input_of, named_state
 
-from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights.from_tsm import convert
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "tsm.json").read_text())
-sys.path.append(str(TESTS / "parity"))
-
-from named_states import named_state
-from named_weights import named_clip
+GOLDEN = golden("tsm")
 
 
 @pytest.mark.parametrize(
@@ -34,13 +25,12 @@ from named_weights import named_clip
 )
 def test_logits_equal_the_authors(name):
     golden = GOLDEN[name]
-    model = create_model(name, num_classes=7, num_segments=4)
+    model = blank(name, num_classes=7, num_segments=4)
     conversion = convert(named_state(golden["keys"], golden["gain"]), model)
-    missing, unexpected = model.set_state_dict(conversion.finish())
-    assert not missing and not unexpected and not conversion.left
+    filled(conversion)
+    assert not conversion.left
     assert all(key.endswith("num_batches_tracked") for key in conversion.dropped)
-    model.eval()
-    clip = paddle.to_tensor(named_clip(name, golden["shape"]))
+    clip = input_of(name, golden["shape"])
     with paddle.no_grad():
         logits, backwards = model(clip).numpy(), model(clip.flip(2)).numpy()
     scale = np.abs(golden["logits"]).max()
@@ -55,44 +45,44 @@ def state():
 
 
 def test_which_channels_change_places(state):
-    converted = convert(state, create_model("tsm_resnet18", num_classes=7)).finish()
-    stem, stem_before = converted["backbone.conv1.weight"], state["module.base_model.conv1.weight"]
+    converted = convert(state, blank("tsm_resnet18", num_classes=7)).finish()
+    stem, stem_before = converted["backbone.conv1.weight"], state["base_model.conv1.weight"]
     np.testing.assert_array_equal(stem[:8], stem_before[8:16])
     np.testing.assert_array_equal(stem[8:16], stem_before[:8])
     np.testing.assert_array_equal(stem[16:], stem_before[16:])
     # From the stem's 64 channels to 128: both sides of the projection, the input alone of the shifted convolution.
     key = "layer2.0.downsample.0.weight"
-    projection, before = converted[f"backbone.{key}"], state[f"module.base_model.{key}"]
+    projection, before = converted[f"backbone.{key}"], state[f"base_model.{key}"]
     order_in, order_out = [*range(8, 16), *range(8), *range(16, 64)], [*range(16, 32), *range(16), *range(32, 128)]
     np.testing.assert_array_equal(projection, before[order_out][:, order_in])
     shifted = converted["backbone.layer2.0.conv1.weight"]
-    np.testing.assert_array_equal(shifted, state["module.base_model.layer2.0.conv1.net.weight"][:, order_in])
+    np.testing.assert_array_equal(shifted, state["base_model.layer2.0.conv1.net.weight"][:, order_in])
     inner = "layer2.0.bn1.running_mean"
-    np.testing.assert_array_equal(converted["backbone.layer2.0.bn1._mean"], state[f"module.base_model.{inner}"])
+    np.testing.assert_array_equal(converted["backbone.layer2.0.bn1._mean"], state[f"base_model.{inner}"])
 
 
 def test_shifts_in_other_blocks(state):
-    with pytest.raises(WeightsError, match="the weights shift in 8 blocks, TSN in 0; they differ in backbone.layer1.0"):
-        convert(state, create_model("tsn_resnet18", num_classes=7))
+    with pytest.raises(WeightsError, match="shift in 8 blocks, tsn_resnet18 in 0; they differ in backbone.layer1.0"):
+        convert(state, blank("tsn_resnet18", num_classes=7))
     unshifted = named_state(GOLDEN["tsn_resnet18"]["keys"])
-    with pytest.raises(WeightsError, match="in 0 blocks, TSM in 8.*Weights without shifts fit tsn_resnet"):
-        convert(unshifted, create_model("tsm_resnet18", num_classes=7))
+    with pytest.raises(WeightsError, match="in 0 blocks, tsm_resnet18 in 8.*Weights without shifts fit tsn_resnet"):
+        convert(unshifted, blank("tsm_resnet18", num_classes=7))
     with pytest.raises(WeightsError, match="differ in backbone.layer1.1"):
-        convert(state, create_model("tsm_resnet18", num_classes=7, shift_every=2))
+        convert(state, blank("tsm_resnet18", num_classes=7, shift_every=2))
 
 
 def test_shift_that_their_rounding_cannot_do(state):
-    convert(state, create_model("tsm_resnet18", num_classes=7, shift_div=16))
+    convert(state, blank("tsm_resnet18", num_classes=7, shift_div=16))
     # A fifth of 64 channels is 12.8: the second block ends at 25 here, at 24 there.
     with pytest.raises(WeightsError, match="of 64 channels, shift_div=5 shifts 12 and 13 here, 12 each there"):
-        convert(state, create_model("tsm_resnet18", num_classes=7, shift_div=5))
+        convert(state, blank("tsm_resnet18", num_classes=7, shift_div=5))
 
 
 def test_what_does_not_fit(state):
-    with pytest.raises(WeightsError, match="PPTSM is none of mit-han-lab's architectures"):
-        convert(state, create_model("pptsm_resnet50", num_classes=7, width=0.125))
-    model = create_model("tsm_resnet18", num_classes=7)
-    with pytest.raises(WeightsError, match="1 unknown to the model .module.base_model.extra.weight"):
-        convert({**state, "module.base_model.extra.weight": np.zeros([4])}, model).finish()
-    with pytest.raises(WeightsError, match=r"of another shape \(module.new_fc.weight -> head.fc.weight"):
-        convert(state, create_model("tsm_resnet18", num_classes=9)).finish()
+    with pytest.raises(WeightsError, match="pptsm_resnet50 is none of mit-han-lab's architectures"):
+        convert(state, blank("pptsm_resnet50", num_classes=7, width=0.125))
+    model = blank("tsm_resnet18", num_classes=7)
+    with pytest.raises(WeightsError, match="1 unknown to the model .base_model.extra.weight"):
+        convert({**state, "base_model.extra.weight": np.zeros([4])}, model).finish()
+    with pytest.raises(WeightsError, match=r"of another shape \(new_fc.weight -> head.fc.weight"):
+        convert(state, blank("tsm_resnet18", num_classes=9)).finish()

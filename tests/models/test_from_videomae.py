@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import blank, filled, golden, input_of, named_state
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights.from_videomae import convert, convert_huggingface
 from paddlevideo_fast.models.weights.load import WeightsError
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "vit.json").read_text())
-sys.path.append(str(TESTS / "parity"))
-
-from named_states import named_state
-from named_weights import named_clip
-
+GOLDEN = golden("vit")
 SMALL = {"num_frames": 4, "crop_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 3}
 DECODER = {"decoder_dim": 24, "decoder_depth": 1, "decoder_heads": 3}
 
@@ -33,14 +24,8 @@ def auto_encoder(**kwargs):
     return create_model("videomae_base", **(SMALL | DECODER | kwargs))
 
 
-def load(model, conversion):
-    assert model.set_state_dict(conversion.finish()) == ([], [])
-    model.eval()
-    return model
-
-
 def clip_of(golden):
-    return paddle.to_tensor(named_clip("vit", golden["clip"]))
+    return input_of("vit", golden["clip"])
 
 
 def assert_gradients(model, golden, names):
@@ -55,7 +40,7 @@ def assert_gradients(model, golden, names):
 def test_fine_tuned_equals_the_authors(impl):
     golden = GOLDEN["authors_finetuned"]
     model = classifier(impl=impl)
-    load(model, convert(named_state(golden["state"]), model))
+    filled(convert(named_state(golden["state"]), model))
     logits = model(clip_of(golden))
     np.testing.assert_allclose(logits.numpy(), golden["logits"], rtol=1e-4, atol=1e-6)
     paddle.nn.functional.cross_entropy(logits, paddle.arange(2)).backward()
@@ -68,7 +53,7 @@ def test_fine_tuned_equals_the_authors(impl):
 def test_positions_are_counted_anew_for_another_size():
     golden = GOLDEN["authors_finetuned_other"]
     model = classifier(num_frames=8, crop_size=48)
-    load(model, convert(named_state(golden["state"]), model))
+    filled(convert(named_state(golden["state"]), model))
     np.testing.assert_allclose(model(clip_of(golden)).numpy(), golden["logits"], rtol=1e-4, atol=1e-6)
 
 
@@ -76,7 +61,7 @@ def test_positions_are_counted_anew_for_another_size():
 def test_pre_trained_equals_the_authors(impl):
     golden = GOLDEN["authors_pretrained"]
     model = auto_encoder(impl=impl)
-    load(model, convert(named_state(golden["state"]), model))
+    filled(convert(named_state(golden["state"]), model))
     patches = model(clip_of(golden), paddle.to_tensor(golden["mask"]).astype("bool"))["patches"]
     assert patches.shape == [2, 6, 3 * 2 * 16 * 16]
     np.testing.assert_allclose(patches[:, :, ::100].numpy(), golden["patches"], rtol=1e-4, atol=1e-5)
@@ -86,8 +71,8 @@ def test_pre_trained_equals_the_authors(impl):
 
 def test_pre_trained_equals_the_authors_at_real_size():
     golden = GOLDEN["authors_real_size"]
-    model = create_model("videomae_small")
-    load(model, convert(named_state(golden["state"]), model))
+    model = blank("videomae_small")
+    filled(convert(named_state(golden["state"]), model))
     mask = paddle.arange(1568).unsqueeze(0) % 196 >= 20
     with paddle.no_grad():
         patches = model(clip_of(golden), mask)["patches"]
@@ -99,11 +84,11 @@ def test_pre_trained_equals_the_authors_at_real_size():
 def test_both_equal_transformers(version):
     golden = GOLDEN[f"{version}_finetuned"]
     model = classifier()
-    load(model, convert_huggingface(named_state(golden["state"]), model))
+    filled(convert_huggingface(named_state(golden["state"]), model))
     np.testing.assert_allclose(model(clip_of(golden)).numpy(), golden["logits"], rtol=1e-4, atol=1e-6)
     golden = GOLDEN[f"{version}_pretrained"]
     model = auto_encoder()
-    load(model, convert_huggingface(named_state(golden["state"]), model))
+    filled(convert_huggingface(named_state(golden["state"]), model))
     patches = model(clip_of(golden), paddle.to_tensor(golden["mask"]).astype("bool"))["patches"]
     np.testing.assert_allclose(patches[:, :, ::100].numpy(), golden["patches"], rtol=1e-4, atol=1e-5)
 
@@ -113,9 +98,9 @@ def test_a_classifier_starts_from_the_pre_training(source):
     state = named_state(GOLDEN[f"{source}_pretrained"]["state"])
     change = convert if source == "authors" else convert_huggingface
     whole, model = auto_encoder(), classifier()
-    load(whole, change(state, whole))
+    filled(change(state, whole))
     conversion = change(state, model)
-    load(model, conversion)
+    filled(conversion)
     ours, theirs = model.state_dict(), whole.state_dict()
     shared = [key for key in ours if not key.startswith(("head.", "fc_norm."))]
     assert len(shared) == 2 + 2 * 12
@@ -125,16 +110,6 @@ def test_a_classifier_starts_from_the_pre_training(source):
     last = {key for key in state if key in ("encoder.norm.weight", "videomae.layernorm.weight")}
     assert last and last < set(conversion.dropped)
     assert all("pre-training" in reason for reason in conversion.dropped.values())
-
-
-def test_prefixes():
-    golden = GOLDEN["authors_finetuned"]
-    state = {f"module.{key}": value for key, value in named_state(golden["state"]).items()}
-    model = classifier()
-    load(model, convert(state, model))
-    np.testing.assert_allclose(model(clip_of(golden)).numpy(), golden["logits"], rtol=1e-4, atol=1e-6)
-    state = {f"module.{key}": value for key, value in named_state(GOLDEN["authors_pretrained"]["state"]).items()}
-    load(model, convert(state, model))
 
 
 def test_what_does_not_fit_is_named():
@@ -147,5 +122,10 @@ def test_what_does_not_fit_is_named():
         convert(state, classifier(pool="cls")).finish()
     with pytest.raises(WeightsError, match=r"patch_embed.proj.weight: \[48, 3, 2, 16, 16\] for \[48, 3, 1, 16, 16\]"):
         convert(state, classifier(tubelet_size=1)).finish()
+    key = "blocks.0.attn.q_bias"
+    with pytest.raises(WeightsError, match=r"not accounted for \(blocks.0.attn.v_bias\); 1 missing \(.*qkv.bias\)"):
+        convert({name: value for name, value in state.items() if name != key}, classifier()).finish()
+    with pytest.raises(WeightsError, match=r"q_bias \[\] \+ blocks.0.attn.v_bias \[48\] cannot become blocks.0"):
+        convert(state | {key: np.float32(0)}, classifier())
     with pytest.raises(WeightsError, match=r"blocks.0.gamma_1"):
         convert(state | {"blocks.0.gamma_1": np.ones(48)}, classifier()).finish()

@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
+from originals import num_parameters
 
 from paddlevideo_fast.models.mobilenet import MobileNetV2, round_channels
 
 
-def trainable(layer) -> int:
-    return sum(p.size for p in layer.parameters() if not p.stop_gradient)
-
-
 def test_size_is_torchvisions():
-    assert trainable(MobileNetV2()) == 3_504_872 - 1_281_000  # published, less the classifier of 1,000 classes
+    assert num_parameters(MobileNetV2()) == 3_504_872 - 1_281_000  # published, less the classifier of 1,000 classes
 
 
 def test_names_are_torchvisions():

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-
 import numpy as np
 import paddle
 import pytest
+from originals import golden, named_clip, named_weight
 
 from paddlevideo_fast.models.nonlocal_block import NonLocalBlock
 from paddlevideo_fast.ops.attention import attention_fast, attention_reference
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = json.loads((TESTS / "golden" / "nonlocal.json").read_text())
-sys.path.append(str(TESTS / "parity"))
+GOLDEN = golden("nonlocal")
 
-from named_weights import named_clip, named_weight
 
 # mit-han-lab's names of the layers
 MIT = {"g.0": "conv_g", "phi.0": "conv_phi", "theta": "conv_theta", "W.0": "conv_out", "W.1": "bn"}
@@ -100,5 +94,5 @@ def test_what_it_resolves_to():
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="instantiation is 'gaussian'; it must be 'softmax' or 'dot_product'"):
         NonLocalBlock(8, 4, instantiation="gaussian")
-    with pytest.raises(ValueError, match=r"pool \(1, 0, 2\)"):
+    with pytest.raises(ValueError, match=r"pool is \(1, 0, 2\)"):
         NonLocalBlock(8, 4, pool=(1, 0, 2))

@@ -1,26 +1,17 @@
-"""SlowFast: PySlowFast's logits and gradients, its frames, sizes, one step of training, recomputation, errors."""
+"""SlowFast: PySlowFast's logits and gradients, its frames, sizes, errors."""
 
 from __future__ import annotations
-
-import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import paddle
 import pytest
+from originals import blank, filled, golden, logits_of, named_clip, named_tree_state, num_parameters
 
 from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.slowfast import slow_indices
 from paddlevideo_fast.models.weights.from_pyslowfast import convert
 
-TESTS = Path(__file__).parents[1]
-GOLDEN = {name: json.loads((TESTS / "golden" / f"{name}.json").read_text()) for name in ("slowfast", "slowfast101")}
-sys.path.append(str(TESTS / "parity"))
-
-from named_trees import named_tree_state
-from named_weights import named_clip
-
+GOLDEN = {name: golden(name) for name in ("slowfast", "slowfast101")}
 WIDTH, CLASSES = 0.25, 7
 NAMES = ("slowfast_resnet50", "slowfast_nl_resnet50", "slowfast_resnet101")
 
@@ -30,17 +21,8 @@ def small(name: str = "slowfast_resnet50", **kwargs):
     return create_model(name, **({"num_classes": 5, "num_frames": 8, "width": 0.125, "dropout": 0.0} | kwargs))
 
 
-def filled(name: str, keys: dict, **kwargs):
-    model = create_model(name, num_classes=CLASSES, **kwargs)
-    missing, unexpected = model.set_state_dict(convert(named_tree_state(keys), model).finish())
-    assert not missing and not unexpected
-    model.eval()
-    return model
-
-
-def run(model, golden: dict) -> np.ndarray:
-    with paddle.no_grad():
-        return model(paddle.to_tensor(named_clip(golden["clip"], golden["shape"]))).numpy()
+def converted(name: str, keys: dict, **kwargs):
+    return filled(convert(named_tree_state(keys), blank(name, num_classes=CLASSES, **kwargs)))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +42,7 @@ def run(model, golden: dict) -> np.ndarray:
 )
 def test_logits_equal_pyslowfast(file, case, name, kwargs):
     golden = GOLDEN[file][case]
-    logits = run(filled(name, golden["keys"], **kwargs), golden)
+    logits = logits_of(converted(name, golden["keys"], **kwargs), golden)
     np.testing.assert_allclose(logits, golden["logits"], rtol=1e-4, atol=2e-5)
 
 
@@ -68,9 +50,11 @@ def test_convolutional_head_equals_pyslowfast():
     golden = GOLDEN["slowfast"]["convolutional"]
     sizes = {"num_frames": golden["num_frames"], "crop_size": golden["crop_size"], "width": WIDTH}
     keys = GOLDEN["slowfast"]["8x8"]["keys"]
-    probabilities = np.exp(run(filled("slowfast_resnet50", keys, head="convolutional", **sizes), golden))
+    probabilities = np.exp(logits_of(converted("slowfast_resnet50", keys, head="convolutional", **sizes), golden))
     np.testing.assert_allclose(probabilities, golden["probabilities"], rtol=1e-4, atol=1e-6)
-    pooled = paddle.nn.functional.softmax(paddle.to_tensor(run(filled("slowfast_resnet50", keys, **sizes), golden)))
+    pooled = paddle.nn.functional.softmax(
+        paddle.to_tensor(logits_of(converted("slowfast_resnet50", keys, **sizes), golden))
+    )
     assert np.abs(pooled.numpy() - golden["probabilities"]).max() > 1e-4  # so the head shows
 
 
@@ -84,7 +68,7 @@ def double_precision():
 def test_training_equals_pyslowfast(double_precision):
     golden = GOLDEN["slowfast"]["training"]
     keys = GOLDEN["slowfast"]["8x8"]["keys"]
-    model = filled("slowfast_resnet50", keys, width=WIDTH, num_frames=16, dropout=0.0)
+    model = converted("slowfast_resnet50", keys, width=WIDTH, num_frames=16, dropout=0.0)
     model.train()
     logits = model(paddle.to_tensor(named_clip(golden["clip"], golden["shape"]).astype("float64")))
     paddle.nn.functional.cross_entropy(logits, paddle.arange(2)).backward()
@@ -136,10 +120,7 @@ def test_slow_pathway_takes_its_frames_itself():
     ],
 )
 def test_sizes(name, kwargs, millions):
-    with paddle.LazyGuard():  # shapes alone
-        model = create_model(name, num_classes=400, **kwargs)
-    parameters = sum(int(np.prod(p.shape)) for p in model.parameters() if not p.stop_gradient)
-    assert round(parameters / 1e6, 2) == millions
+    assert round(num_parameters(blank(name, num_classes=400, **kwargs)) / 1e6, 2) == millions
 
 
 def test_channels():
@@ -164,37 +145,6 @@ def test_non_local_blocks_are_in_the_slow_pathway():
     assert model.slow.layer2[1].nonlocal_block.instantiation == "dot_product"
     assert model.fusions[0].conv.weight.shape[2] == 5
     assert all("dot product" in line for line in model.fast_paths.values()) and model.fast_paths
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_one_step(name):
-    model = small(name, zero_init_residual=False)
-    clip = paddle.randn([2, 3, 8, 32, 32])
-    optimiser = paddle.optimizer.SGD(0.01, parameters=model.parameters())
-    losses = []
-    for _ in range(2):
-        loss = paddle.nn.functional.cross_entropy(model(clip), paddle.to_tensor([0, 3]))
-        loss.backward()
-        assert not [key for key, p in model.named_parameters() if not p.stop_gradient and p.grad is None]
-        optimiser.step()
-        optimiser.clear_grad()
-        losses.append(loss.item())
-    assert losses[1] < losses[0]
-
-
-def test_recompute_changes_nothing():
-    clip = paddle.randn([2, 3, 8, 32, 32])
-    found = []
-    for recompute in (False, True):
-        model = small("slowfast_nl_resnet50", recompute=recompute, zero_init_residual=False)
-        loss = paddle.nn.functional.cross_entropy(model(clip), paddle.to_tensor([1, 2]))
-        loss.backward()
-        gradients = {key: p.grad.numpy() for key, p in model.named_parameters() if not p.stop_gradient}
-        statistics = {key: value.numpy() for key, value in model.state_dict().items() if "._" in key}
-        found.append({"loss": loss.numpy()} | gradients | statistics)
-    assert list(found[0]) == list(found[1])
-    for key in found[0]:
-        np.testing.assert_allclose(found[0][key], found[1][key], rtol=1e-4, atol=1e-5, err_msg=key)
 
 
 def test_any_length_and_crop():

@@ -152,7 +152,7 @@ def test_drop_path():
     zero = DropPath(0.0)
     assert zero(x) is x
     for rate in (1.0, -0.1):
-        with pytest.raises(ValueError, match=f"the drop path rate is {rate}"):
+        with pytest.raises(ValueError, match=f"drop_path_rate is {rate}"):
             DropPath(rate)
 
 

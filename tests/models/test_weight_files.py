@@ -62,6 +62,13 @@ def test_what_training_scripts_leave_around_the_weights_is_inert(name):
     assert contents["optimizer"]["state"][0]["exp_avg"].read().shape == (2, 2)
 
 
+def test_which_of_two_copies_is_taken_is_said(tmp_path, caplog):
+    path, weights, average = tmp_path / "x.pth", {"w": np.ones(2, "float32")}, {"w": np.zeros(2, "float32")}
+    path.write_bytes(pickle.dumps({"state_dict": weights, "state_dict_ema": average, "optimizer": {}}, protocol=2))
+    compare(read_state(path, ["state_dict", "model"]), {"w": [1, 1]})
+    assert caplog.messages == ["the weights under 'state_dict' are taken, not those under 'state_dict_ema'"]
+
+
 def test_tensors_on_another_device_are_read_all_the_same(tmp_path):
     data = (GOLDEN / "legacy.pth").read_bytes()
     on_cpu = b"X\x03\x00\x00\x00cpu"

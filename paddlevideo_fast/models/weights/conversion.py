@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import paddle
 from paddle import nn
 
+from paddlevideo_fast.models.layers import check_choice, model_name
+from paddlevideo_fast.models.transformer import resize_grid
 from paddlevideo_fast.models.weights.load import HEAD, WeightsError
 
 BATCH_NORM_NAMES = {"running_mean": "_mean", "running_var": "_variance"}
@@ -40,7 +44,7 @@ class Conversion:
             gives what the frame gave; "centre" puts it in the middle and zeros around.
 
     Attributes:
-        filled: What has been moved or put, by target.
+        filled: What has been moved or joined, by target.
         dropped: Reasons, by source.
         left: Reasons, by target.
 
@@ -55,8 +59,7 @@ class Conversion:
         paddle_layout: bool = False,
         inflate: str = "mean",
     ) -> None:
-        if inflate not in ("mean", "centre"):
-            raise ValueError(f"inflate is {inflate!r}; it must be 'mean' or 'centre'")
+        check_choice("inflate", inflate, ("mean", "centre"))
         self.state, self.model = state, model
         self._paddle_layout, self._inflate = paddle_layout, inflate
         self._own = model.state_dict(use_hook=False)
@@ -70,9 +73,7 @@ class Conversion:
         self.filled: dict[str, Filled] = {}
         self.dropped: dict[str, str] = {}
         self.left: dict[str, str] = {}
-        for key in state:
-            if key.rpartition(".")[2] == BATCH_COUNTER:
-                self.drop(key, "counter of batches, which Paddle does not keep")
+        self.drop_all(rf"(.*\.)?{BATCH_COUNTER}", "counter of batches, which Paddle does not keep")
 
     @property
     def remaining(self) -> list[str]:
@@ -93,47 +94,53 @@ class Conversion:
             change: Applied first, in the original's layout.
 
         Raises:
-            WeightsError: If there is no such source, or the target has an array already.
+            WeightsError: If there is no such source, the target has an array already, or the change fails.
         """
-        self._take([source])
-        array = self.state[source]
-        if change:
-            try:
-                array = change(array)
-            except (IndexError, TypeError, ValueError) as error:
-                reason = f" ({error})" if isinstance(error, WeightsError) else ""
-                raise WeightsError(f"{source} {list(array.shape)} cannot become {target}{reason}") from error
-        self._fill(target, array, (source,), "changed" if change else "")
+        self._fill(target, [source], change or (lambda array: array), "changed" if change else "")
 
-    def put(self, target: str, array: np.ndarray, *sources: str, how: str) -> None:
-        """Gives a key of the model an array that was made from several.
+    def join(self, target: str, sources: Sequence[str | None]) -> None:
+        """Gives several arrays, such as queries, keys and values, to one key of the model, along their first axis.
 
         Args:
             target: Key of the model.
-            array: In the original's layout.
-            *sources: The keys of the state it was made from, which are then accounted for.
-            how: What was done, for the account; such as "q, k, v joined".
+            sources: Keys of the state; None stands for zeros of the first one's shape.
 
         Raises:
             WeightsError: As :meth:`move`.
         """
-        self._take(sources)
-        self._fill(target, array, sources, how)
+
+        def concatenate(*arrays: np.ndarray) -> np.ndarray:
+            given = iter(arrays)
+            return np.concatenate([np.zeros_like(arrays[0]) if key is None else next(given) for key in sources])
+
+        self._fill(target, [key for key in sources if key], concatenate, f"joined{' with zeros' * (None in sources)}")
 
     def drop(self, source: str, reason: str) -> None:
         """Accounts for an array that the model has no use for."""
         if source in self._used:
             raise WeightsError(f"{source} cannot be dropped: it is in use")
-        self._check_sources([source])
+        self._check_source(source)
         self.dropped[source] = reason
+
+    def drop_all(self, pattern: str, reason: str) -> None:
+        """Drops every remaining key that a regular expression matches as a whole."""
+        for key in self.remaining:
+            if re.fullmatch(pattern, key):
+                self.drop(key, reason)
 
     def leave(self, target: str, reason: str) -> None:
         """Lets a key of the model keep its initial value."""
         target = self._own_name(target)
         if target not in self._own:
-            raise WeightsError(f"{target} cannot be left: {type(self.model).__name__} has no such key")
+            raise WeightsError(f"{target} cannot be left: {model_name(self.model)} has no such key")
         self._check_free(target)
         self.left[target] = reason
+
+    def leave_all(self, pattern: str, reason: str) -> None:
+        """Leaves every missing key that a regular expression matches as a whole."""
+        for key in self.missing:
+            if re.fullmatch(pattern, key):
+                self.leave(key, reason)
 
     def rename(self, rules: Sequence[tuple[str, str]]) -> None:
         """Moves every remaining key that a rule matches.
@@ -148,6 +155,25 @@ class Conversion:
                 if match := pattern.fullmatch(key):
                     self.move(key, match.expand(target))
                     break
+
+    def place_head(self, pattern: str) -> None:
+        """Moves the classifier of an image network to the model's head, or drops it and leaves a head of other classes.
+
+        Args:
+            pattern: Regular expression of the classifier's keys, with "weight" or "bias" as its group.
+        """
+        keys = {key: match[1] for key in self.remaining if (match := re.fullmatch(pattern, key))}
+        heads = {key.rpartition(".")[2]: key for key in self._own if key.startswith(HEAD)}
+        wanted = self._own[heads["bias"]].shape[0]
+        # A bias that is none goes where it would belong, so that `finish` names it.
+        found = [len(self.state[key]) for key, kind in keys.items() if kind == "bias" and self.state[key].ndim == 1]
+        if not found or found == [wanted]:
+            for key, kind in keys.items():
+                self.move(key, heads[kind])
+            return
+        for key in keys:
+            self.drop(key, f"classifies into {found[0]} classes, the model into {wanted}")
+        self.leave_all(r"head\..*", "the classifier of the weights is for another number of classes")
 
     def finish(self) -> dict[str, np.ndarray]:
         """Returns the model's whole state dict.
@@ -187,10 +213,9 @@ class Conversion:
             return ". Only the classifier differs: leave num_classes to the file, and train with reset_head=true"
         return ""
 
-    def _check_sources(self, sources: Iterable[str]) -> None:
-        for source in sources:
-            if source not in self.state:
-                raise WeightsError(f"the weights have no {source}, which {type(self.model).__name__} needs")
+    def _check_source(self, source: str) -> None:
+        if source not in self.state:
+            raise WeightsError(f"the weights have no {source}, which {model_name(self.model)} needs")
 
     def _check_free(self, target: str) -> None:
         if target in self.filled:
@@ -198,31 +223,37 @@ class Conversion:
         if target in self.left:
             raise WeightsError(f"{target} was left at its initial value already")
 
-    def _take(self, sources: Iterable[str]) -> None:
-        self._check_sources(sources)
-        for source in sources:
-            if source in self.dropped:
-                raise WeightsError(f"{source} cannot be used: it was dropped ({self.dropped[source]})")
-            self._used.add(source)
+    def _take(self, source: str) -> np.ndarray:
+        self._check_source(source)
+        if source in self.dropped:
+            raise WeightsError(f"{source} cannot be used: it was dropped ({self.dropped[source]})")
+        self._used.add(source)
+        return self.state[source]
 
     def _own_name(self, target: str) -> str:
         layer, dot, name = target.rpartition(".")
         return target if target in self._own else layer + dot + BATCH_NORM_NAMES.get(name, name)
 
-    def _fill(self, target: str, array: np.ndarray, sources: tuple[str, ...], how: str) -> None:
+    def _fill(self, target: str, sources: Sequence[str], change: Callable[..., np.ndarray], how: str) -> None:
         target = self._own_name(target)
+        arrays = [self._take(source) for source in sources]
         self._check_free(target)
-        if target in self._own:
-            array, fitted = self._fit(np.asarray(array), target)
-            how = ", ".join(filter(None, (how, fitted)))
+        try:
+            array, fitted = np.asarray(change(*arrays)), ""
+            if target in self._own:
+                array, fitted = self._fit(array, target)
+        except (IndexError, TypeError, ValueError) as error:
+            given = " + ".join(f"{source} {list(array.shape)}" for source, array in zip(sources, arrays, strict=True))
+            reason = f" ({error})" if isinstance(error, WeightsError) else ""
+            raise WeightsError(f"{given} cannot become {target}{reason}") from error
         self._arrays[target] = array
-        self.filled[target] = Filled(tuple(sources), target, how)
+        self.filled[target] = Filled(tuple(sources), target, ", ".join(filter(None, (how, fitted))))
 
     def _fit(self, array: np.ndarray, target: str) -> tuple[np.ndarray, str]:
         """Brings an array into the layout of the model's key; one that cannot fit comes back for `finish` to name."""
         tensor, how = self._own[target], ""
         shape = tuple(tensor.shape)
-        array = array.astype(str(tensor.dtype).removeprefix("paddle."), copy=False)
+        array = array.astype(str(tensor.dtype).removeprefix("paddle."), casting="same_kind", copy=False)
         if target in self._linear:
             if array.ndim > 2 and set(array.shape[2:]) == {1}:
                 array, how = array.reshape(array.shape[:2]).T, "1x1 kernel transposed"
@@ -243,6 +274,26 @@ def inflate(weight: np.ndarray, length: int, how: str) -> np.ndarray:
     inflated = np.zeros([*weight.shape[:2], length, *weight.shape[2:]], weight.dtype)
     inflated[:, :, length // 2] = weight
     return inflated
+
+
+def resize_places(
+    positions: np.ndarray, grid: Sequence[int], resize: Callable[..., paddle.Tensor] = resize_grid
+) -> np.ndarray:
+    """Resizes learned positions of a square of patches, behind that of the class token, to another grid.
+
+    Args:
+        positions: [1, 1 + side * side, dim].
+        grid: Patches in height and width.
+        resize: `transformer.resize_grid` or `transformer.nearest_grid`.
+
+    Returns:
+        [1, 1 + h * w, dim]; what is no square comes back as it is, for `Conversion.finish` to name.
+    """
+    side = math.isqrt(max(positions.shape[1] - 1, 0)) if positions.ndim == 3 else 0
+    if not side or side**2 != positions.shape[1] - 1 or tuple(grid) == (side, side):
+        return positions
+    places = resize(paddle.to_tensor(positions[:, 1:].astype(np.float32)), (side, side), tuple(grid))
+    return np.concatenate([positions[:, :1], places.numpy()], axis=1)
 
 
 def _finite(array: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ Half precision becomes float32; every other dtype stays as it is.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import zipfile
 import zlib
@@ -19,6 +20,8 @@ import numpy as np
 
 from paddlevideo_fast.models.weights.load import WeightsError
 from paddlevideo_fast.pickles import Inert, load_inert
+
+logger = logging.getLogger("paddlevideo_fast")
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py
 PADDLE_NAMES = "StructuredToParameterName@@"
@@ -180,9 +183,7 @@ def select(contents: Any, keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
     Raises:
         WeightsError: Some value is not an array; the message names it and says what the file holds.
     """
-    found = contents
-    if isinstance(contents, Mapping):
-        found = next((contents[key] for key in keys if isinstance(contents.get(key), (Mapping, Inert))), contents)
+    found = _found(contents, keys)
     if isinstance(found, Inert) and found.origin.startswith("__torch__"):
         found = dict(_script_tensors(found))
     if not isinstance(found, Mapping) or not found:
@@ -201,6 +202,19 @@ def select(contents: Any, keys: Sequence[str] = ()) -> dict[str, np.ndarray]:
                 holds += f"; weights are looked for under {' and '.join(keys)}: save them so, or alone"
             raise WeightsError(f"{key}: {error}{holds if found is contents else ''}") from None
     return state
+
+
+def _found(contents: Any, keys: Sequence[str]) -> Any:
+    """Returns what is under the first of the keys, or the whole; says what else could have been meant."""
+    if not isinstance(contents, Mapping):
+        return contents
+    taken = next((key for key in keys if isinstance(contents.get(key), (Mapping, Inert))), None)
+    if taken is None:
+        return contents
+    rivals = [repr(key) for key in contents if key != taken and (key in keys or "ema" in str(key).split("_"))]
+    if rivals:
+        logger.warning("the weights under %r are taken, not those under %s", taken, " or ".join(rivals))
+    return contents[taken]
 
 
 def _array(value: Any) -> np.ndarray:

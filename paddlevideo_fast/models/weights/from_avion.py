@@ -12,14 +12,12 @@ from paddlevideo_fast.models.videomae import VideoMAE
 from paddlevideo_fast.models.vit import VisionTransformer
 from paddlevideo_fast.models.weights import from_videomae
 from paddlevideo_fast.models.weights.conversion import Conversion
-from paddlevideo_fast.models.weights.from_clip import as_kernel, leave_head, move_textual, move_visual
+from paddlevideo_fast.models.weights.from_clip import as_kernel, move_textual, move_visual
 from paddlevideo_fast.models.weights.load import WeightsError
-
-MODULE = r"(?:module\.)?"
 
 
 def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a model the weights of a file of AVION, made with FlashAttention or without.
+    """Gives a model the weights of a file of AVION, made with FlashAttention or without.
 
     Positions for another number of frames are interpolated linearly (AVION interpolates to more and cuts to fewer),
     those for another crop bicubically.
@@ -52,30 +50,26 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
 
 
 def _convert_dual_encoder(conversion: Conversion) -> Conversion:
-    move_visual(conversion, rf"{MODULE}visual\.", "visual.")
-    move_textual(conversion, rf"{MODULE}textual\.")
-    for key in conversion.remaining:
-        if key.endswith("visual.image_projection"):
-            conversion.move(key, "visual_projection.weight", np.transpose)  # kept as [in, out], unlike linear layers
-        elif key.endswith("textual.text_projection"):
-            conversion.move(key, "text_projection.weight", np.transpose)
-    conversion.rename([(rf"{MODULE}logit_scale", "logit_scale")])
+    move_visual(conversion, "visual.")
+    move_textual(conversion, "textual.")
+    # Kept as [in, out], unlike linear layers.
+    conversion.move("visual.image_projection", "visual_projection.weight", np.transpose)
+    conversion.move("textual.text_projection", "text_projection.weight", np.transpose)
+    conversion.move("logit_scale", "logit_scale")
     return conversion
 
 
 def _convert_classifier(conversion: Conversion) -> Conversion:
-    conversion.rename([(rf"{MODULE}fc_cls\.(weight|bias)", r"head.\1")])
+    conversion.rename([(r"fc_cls\.(weight|bias)", r"head.\1")])
     if "head.weight" in conversion.missing:
-        leave_head(conversion)
-    for key in conversion.remaining:
-        if "visual." not in key or key.endswith("image_projection"):
-            conversion.drop(key, "not of the tower for clips")
-    move_visual(conversion, rf"{MODULE}visual\.", "")
+        conversion.leave_all(r"head\..*", "the weights have no classifier")
+    conversion.drop_all(r"(?!visual\.).*|visual\.image_projection", "not of the tower for clips")
+    move_visual(conversion, "")
     return conversion
 
 
 def _convert_masked(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Convert as VideoMAE's own, from which FlashAttention's names and the linear patch embedding differ."""
+    """Converts as VideoMAE's own, from which FlashAttention's names and the linear patch embedding differ."""
     encoder, renamed = model.encoder if isinstance(model, VideoMAE) else model, {}
     for key, value in state.items():
         if key.endswith("patch_embed.proj.weight"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,7 +11,6 @@ from paddlevideo_fast.models.weights.conversion import Conversion
 from paddlevideo_fast.models.weights.from_pyslowfast import CONVOLUTIONS, pathway_names
 
 NORM_NAMES = {"s": "weight", "b": "bias", "rm": "running_mean", "riv": "running_var"}
-TRAINING_STATE = re.compile(r"lr|model_iter|.+_momentum")
 PREFIXES = ("", "t_")  # of the first (or only) and of the fast pathway
 
 
@@ -32,9 +30,7 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     Source: PySlowFast's `c2_model_loading.py` and `checkpoint.py`.
     """
     conversion = Conversion(state, model)
-    for key in conversion.remaining:
-        if TRAINING_STATE.fullmatch(key):
-            conversion.drop(key, "state of Caffe2's optimiser")
+    conversion.drop_all(r"lr|model_iter|.+_momentum", "state of Caffe2's optimiser")
     conversion.rename(_rules(pathway_names(model)))
     return conversion
 

@@ -11,8 +11,7 @@ from paddle import nn
 from paddlevideo_fast.models.dual_encoder import DualEncoder
 from paddlevideo_fast.models.timesformer import TimeSformer
 from paddlevideo_fast.models.weights import from_videomae
-from paddlevideo_fast.models.weights.conversion import Conversion
-from paddlevideo_fast.models.weights.from_clip import places_for
+from paddlevideo_fast.models.weights.conversion import Conversion, resize_places
 from paddlevideo_fast.models.weights.from_timesformer import move_positions
 
 TIMESFORMER_LAYERS = {
@@ -40,7 +39,7 @@ CLIP_TOWERS = {"text_model": "textual", "vision_model": "visual"}
 
 
 def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a model the weights of its counterpart in transformers.
+    """Gives a model the weights of its counterpart in transformers.
 
     Args:
         state: State dict of TimesformerForVideoClassification for a TimeSformer, of CLIPModel for a dual encoder, of
@@ -78,16 +77,12 @@ def _convert_timesformer(conversion: Conversion) -> Conversion:
 
 def _convert_clip(conversion: Conversion) -> Conversion:
     model = conversion.model
-    for key in conversion.remaining:
-        if key.endswith("position_ids"):
-            conversion.drop(key, "numbers of positions, which are counted")
+    conversion.drop_all(r".*position_ids", "numbers of positions, which are counted")
     vision = "vision_model.embeddings."
     conversion.move(f"{vision}class_embedding", "visual.cls_token", lambda x: x[None, None])
-    conversion.move(
-        f"{vision}position_embedding.weight", "visual.pos_embed", lambda x: places_for(x, model.visual.grid[1:])
-    )
-    if "visual.time_embed" in conversion.missing:
-        conversion.leave("visual.time_embed", "starts at zero")
+    grid = model.visual.grid[1:]
+    conversion.move(f"{vision}position_embedding.weight", "visual.pos_embed", lambda x: resize_places(x[None], grid))
+    conversion.leave_all(r"visual\.time_embed", "starts at zero")
     conversion.move("text_model.embeddings.position_embedding.weight", "textual.pos_embed", lambda x: x[None])
     conversion.rename(CLIP_RULES)
     for source, target in CLIP_TOWERS.items():
@@ -101,11 +96,6 @@ def _convert_clip(conversion: Conversion) -> Conversion:
         for i in range(len(getattr(model, target).blocks)):
             for kind in ("weight", "bias"):
                 parts = [f"{layers}{i}.self_attn.{part}_proj.{kind}" for part in "qkv"]
-                _join(conversion, f"{target}.blocks.{i}.attn.qkv.{kind}", parts)
+                if all(part in conversion.state for part in parts):  # if not, `finish` names the target
+                    conversion.join(f"{target}.blocks.{i}.attn.qkv.{kind}", parts)
     return conversion
-
-
-def _join(conversion: Conversion, target: str, sources: list[str]) -> None:
-    if all(source in conversion.state for source in sources):  # if not, `finish` names the target
-        joined = np.concatenate([conversion.state[source] for source in sources])
-        conversion.put(target, joined, *sources, how="queries, keys, values joined")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 from paddle import nn
 
+from paddlevideo_fast.models.layers import model_name
 from paddlevideo_fast.models.resnet import Bottleneck, ResNet
 from paddlevideo_fast.models.tsm import TSM, FrameClassifier
 from paddlevideo_fast.models.weights.conversion import Conversion
-from paddlevideo_fast.models.weights.from_torchvision import place_classifier
 from paddlevideo_fast.models.weights.load import WeightsError
 
 # layer there -> (convolution, normalisation) here
@@ -24,7 +25,7 @@ BRANCH = {"conv0": ("conv1", "bn1"), "conv1": ("conv2", "bn2"), "conv2": ("conv3
 SHORTCUT = {"B": ("downsample.0", "downsample.1"), "D": ("downsample.1", "downsample.2")}  # by variant of the ResNet
 
 
-def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
+def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     """Fills a TSN, TSM or ppTSM of depth 50 or 101.
 
     PaddleVideo shifts 1 / num_seg of the channels each way: a model for weights of 16 segments needs shift_div=16.
@@ -45,7 +46,7 @@ def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
     backbone = model.backbone if isinstance(model, FrameClassifier) else None
     if not isinstance(backbone, ResNet) or not isinstance(backbone.layer1[0], Bottleneck):
         raise WeightsError(
-            f"{type(model).__name__} has no ResNet of bottlenecks; weights of PaddleVideo's TSN, TSM and ppTSM fit "
+            f"{model_name(model)} has no ResNet of bottlenecks; weights of PaddleVideo's TSN, TSM and ppTSM fit "
             "tsn_resnet50, tsm_resnet50, pptsm_resnet50 and the same of depth 101"
         )
     if isinstance(model, TSM) and model.shift_every != 1:
@@ -53,12 +54,10 @@ def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
             f"PaddleVideo's TSM shifts in every block, this model in every {model.shift_every}: give it shift_every=1"
         )
     conversion = Conversion(state, model, paddle_layout=True)
-    place_classifier(conversion, r"(?:backbone\.)?(?:out|fc)\.(weight|bias)")
+    conversion.place_head(r"(?:backbone\.)?(?:out|fc)\.(weight|bias)")
     for key in conversion.remaining:
         conversion.move(key, _target(key, backbone.variant))
-    for key in conversion.missing:
-        if ".nl." in key:
-            conversion.leave(key, "PaddleVideo has no non-local blocks; they start as the identity")
+    conversion.leave_all(r".*\.nl\..*", "PaddleVideo has no non-local blocks; they start as the identity")
     return conversion
 
 

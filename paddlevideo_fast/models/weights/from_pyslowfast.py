@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from paddle import nn
 
+from paddlevideo_fast.models.layers import model_name
 from paddlevideo_fast.models.resnet3d import VideoResNet
 from paddlevideo_fast.models.slowfast import SlowFast
 from paddlevideo_fast.models.weights.conversion import Conversion
-from paddlevideo_fast.models.weights.from_torchvision import place_classifier
 from paddlevideo_fast.models.weights.load import WeightsError
 
 CONVOLUTIONS = {"a": "1", "b": "2", "c": "3"}  # of a block, as PySlowFast and as torchvision have them
@@ -36,8 +36,8 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     """
     conversion = Conversion(state, model)
     if any(array.ndim == 4 for array in state.values()):
-        place_classifier(conversion, r"(?:module\.)?head\.projection\.(weight|bias)")
-    conversion.rename(rules(model, prefix=r"(?:module\.)?"))
+        conversion.place_head(r"head\.projection\.(weight|bias)")
+    conversion.rename(rules(model))
     return conversion
 
 
@@ -81,19 +81,19 @@ def convert_torchvision(state: Mapping[str, np.ndarray], model: nn.Layer) -> Con
     """
     if not isinstance(model, VideoResNet):
         raise WeightsError(
-            f"{type(model).__name__} cannot start from an image network, as an I3D or a Slow network can: in SlowFast "
+            f"{model_name(model)} cannot start from an image network, as an I3D or a Slow network can: in SlowFast "
             f"the stages take in channels of the fast pathway, which an image network does not have"
         )
     conversion = Conversion(state, model)
-    place_classifier(conversion, r"(?:module\.)?fc\.(weight|bias)")
-    conversion.rename([(r"(?:module\.)?((?:conv1|bn1|layer\d)\..+)", r"backbone.\1")])
-    for key in conversion.missing:
-        if ".nonlocal_block." in key:
-            conversion.leave(key, "an image network has no non-local blocks; they start as the identity")
+    conversion.place_head(r"fc\.(weight|bias)")
+    conversion.rename([(r"((?:conv1|bn1|layer\d)\..+)", r"backbone.\1")])
+    conversion.leave_all(
+        r".*\.nonlocal_block\..*", "an image network has no non-local blocks; they start as the identity"
+    )
     return conversion
 
 
-def rules(model: nn.Layer, prefix: str, mark: str = "") -> list[tuple[str, str]]:
+def rules(model: nn.Layer, prefix: str = "", mark: str = "") -> list[tuple[str, str]]:
     """Returns pairs for `Conversion.rename` from PySlowFast's names.
 
     Args:
@@ -140,4 +140,4 @@ def pathway_names(model: nn.Layer) -> tuple[str, ...]:
         return ("slow", "fast")
     if isinstance(model, VideoResNet):
         return ("backbone",)
-    raise WeightsError(f"PySlowFast's weights fit an I3D, Slow or SlowFast network, not {type(model).__name__}")
+    raise WeightsError(f"PySlowFast's weights fit an I3D, Slow or SlowFast network, not {model_name(model)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 
@@ -10,15 +9,15 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from paddlevideo_fast.models.timesformer import nearest, nearest_grid
-from paddlevideo_fast.models.weights.conversion import Conversion
+from paddlevideo_fast.models.transformer import nearest, nearest_grid
+from paddlevideo_fast.models.weights.conversion import Conversion, resize_places
 
-PREFIX = r"(?:module\.|model\.|backbone\.)*"
+PREFIX = r"(?:model\.|backbone\.)*"
 COPIES = {"attn.": "temporal_attn.", "norm1.": "temporal_norm1."}
 
 
 def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a TimeSformer the weights of a file of facebookresearch/TimeSformer, or of timm's image transformer.
+    """Gives a TimeSformer the weights of a file of facebookresearch/TimeSformer, or of timm's image transformer.
 
     Positions for another crop or number of frames are resized to the model's, as the forward pass would resize them:
     nearest, in space over the grid of patches. (The authors' loading takes the nearest of the patches in a row,
@@ -40,7 +39,7 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
 
 
 def convert_paddlevideo(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a TimeSformer the weights of PaddleVideo's, or of the image transformer in Paddle's layout; see `convert`.
+    """Gives a TimeSformer the weights of PaddleVideo's, or of the image transformer in Paddle's layout; see `convert`.
 
     Args:
         state: State dict of PaddleVideo's recogniser (`backbone.*`, `head.fc.*`) or of PaddleClas's ViT.
@@ -67,22 +66,18 @@ def _convert(conversion: Conversion) -> Conversion:
 
 
 def _start_from_images(conversion: Conversion, names: Mapping[str, str]) -> None:
-    conversion.leave("time_embed", "starts at zero")
-    for name in ("head.weight", "head.bias"):
-        conversion.leave(name, "the classes are others")
+    conversion.leave_all(r"time_embed|.*\.temporal_fc\..*", "starts at zero")
+    conversion.leave_all(r"head\..*", "the classes are others")
     missing = set(conversion.missing)
     for key, name in names.items():
         for part, copy in COPIES.items():
             target = name.replace(part, copy)
             if target != name and target in missing:
                 conversion.move(key, target)
-    for name in sorted(missing):
-        if ".temporal_fc." in name:
-            conversion.leave(name, "starts at zero")
 
 
 def move_positions(conversion: Conversion, source: str, target: str) -> None:
-    """Move learned positions, resized to those of the model where they differ.
+    """Moves learned positions, resized to those of the model where they differ.
 
     Args:
         conversion: Of a state for a TimeSformer.
@@ -90,19 +85,8 @@ def move_positions(conversion: Conversion, source: str, target: str) -> None:
         target: "pos_embed" or "time_embed".
     """
     model = conversion.model
-    wanted = getattr(model, target).shape[1]
-    positions = conversion.state.get(source)
-    if positions is None or positions.ndim != 3 or positions.shape[1] == wanted:
-        conversion.move(source, target)  # which names what is missing; `finish`, what does not fit
-    elif target == "time_embed":
-        conversion.move(source, target, lambda x: nearest(paddle.to_tensor(x), 1, wanted).numpy())
+    if target == "pos_embed":
+        conversion.move(source, target, lambda x: resize_places(x, (model.side, model.side), nearest_grid))
     else:
-        conversion.move(source, target, lambda x: _resized(x, model.side))
-
-
-def _resized(positions: np.ndarray, side: int) -> np.ndarray:
-    before = math.isqrt(max(positions.shape[1] - 1, 0))
-    if before**2 != positions.shape[1] - 1:
-        return positions  # not those of a square, such as with registers: `finish` names them
-    places = nearest_grid(paddle.to_tensor(positions[:, 1:]), before, [side, side]).numpy()
-    return np.concatenate([positions[:, :1], places.reshape([1, side * side, -1])], axis=1)
+        num_frames = model.time_embed.shape[1]
+        conversion.move(source, target, lambda x: nearest(paddle.to_tensor(x), 1, num_frames).numpy())

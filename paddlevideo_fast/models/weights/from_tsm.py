@@ -8,10 +8,12 @@ shifted, all along the residual stream; the function is the same, and the model 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import numpy as np
 from paddle import nn
 
+from paddlevideo_fast.models.layers import model_name
 from paddlevideo_fast.models.mobilenet import InvertedResidual, MobileNetV2
 from paddlevideo_fast.models.resnet import BasicBlock, Bottleneck
 from paddlevideo_fast.models.tsm import PPTSM, FrameClassifier
@@ -25,11 +27,11 @@ EXPANDING = {"0": "0.0", "1": "0.1", "3": "1.0", "4": "1.1", "6": "2", "7": "3"}
 PLAIN = {"0": "0.0", "1": "0.1", "3": "1", "4": "2"}
 
 
-def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
+def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     """Fills a TSN or TSM; clips run forward as they did there.
 
     Args:
-        state: The `state_dict` of one of their `.pth` files: `module.base_model.layer1.0.conv1.net.weight` and so on.
+        state: The `state_dict` of one of their `.pth` files: `base_model.layer1.0.conv1.net.weight` and so on.
         model: `tsn_resnet*`, `tsm_resnet*`, `tsm_nl_resnet50` or `tsm_mobilenetv2`, with as many classes.
 
     Returns:
@@ -41,7 +43,7 @@ def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
     """
     if not isinstance(model, FrameClassifier) or isinstance(model, PPTSM):
         raise WeightsError(
-            f"{type(model).__name__} is none of mit-han-lab's architectures; their weights fit tsn_resnet*, "
+            f"{model_name(model)} is none of mit-han-lab's architectures; their weights fit tsn_resnet*, "
             "tsm_resnet*, tsm_nl_resnet50 and tsm_mobilenetv2"
         )
     conversion = Conversion(state, model)
@@ -59,7 +61,7 @@ def convert(state: dict[str, np.ndarray], model: nn.Layer) -> Conversion:
 
 def _target(key: str, blocks: dict[str, nn.Layer]) -> str:
     """Returns the model's key for one of theirs; one that is unknown stays recognisable."""
-    key = key.removeprefix("module.").removeprefix("base_model.")
+    key = key.removeprefix("base_model.")
     if match := re.fullmatch(r"(?:new_fc|fc|classifier)\.(weight|bias)", key):
         return f"head.fc.{match[1]}"
     key = f"backbone.{key}".replace(".net.", ".").replace(".block.", ".")
@@ -77,7 +79,7 @@ def _check_shifts(conversion: Conversion, blocks: dict[str, nn.Layer]) -> None:
     theirs = {re.sub(r"\.(conv1|conv\.0\.0)\.weight$", "", name) for name in names}
     ours = {name for name, block in blocks.items() if block.shift is not None}
     if theirs != ours:
-        name = type(conversion.model).__name__
+        name = model_name(conversion.model)
         raise WeightsError(
             f"the weights shift in {len(theirs)} blocks, {name} in {len(ours)}; they differ in "
             f"{', '.join(sorted(theirs ^ ours)[:4])}. Weights without shifts fit tsn_resnet*, whose names are those of "

@@ -31,7 +31,7 @@ TRANSFORMERS_BLOCK_NAMES = [
 
 
 def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a model the weights of a file of MCG-NJU/VideoMAE, pre-trained or fine-tuned.
+    """Gives a model the weights of a file of MCG-NJU/VideoMAE, pre-trained or fine-tuned.
 
     The biases of queries and values become one bias with zeros for the keys, which the original has none for. For a
     classifier, a pre-trained file's decoder and last normalisation are left out, as the original's fine-tuning does.
@@ -47,12 +47,12 @@ def convert(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
     Source: `run_class_finetuning.py` of MCG-NJU/VideoMAE, for what fine-tuning takes over.
     """
     conversion = Conversion(state, model)
-    names = {key: re.sub(r"^(module\.)*(backbone\.)?", "", key) for key in conversion.remaining}
+    names = {key: key.removeprefix("backbone.") for key in conversion.remaining}
     return _move_all(conversion, names)
 
 
 def convert_huggingface(state: Mapping[str, np.ndarray], model: nn.Layer) -> Conversion:
-    """Give a model the weights of `VideoMAEForPreTraining` or `VideoMAEForVideoClassification` of transformers.
+    """Gives a model the weights of `VideoMAEForPreTraining` or `VideoMAEForVideoClassification` of transformers.
 
     Args:
         state: The state dict, keys as they are in any version (`q_bias` or `query.bias`).
@@ -89,20 +89,9 @@ def _move_all(conversion: Conversion, names: dict[str, str]) -> Conversion:
         else:
             conversion.move(key, name)
     for target, parts in joined.items():
-        _join(conversion, target, parts)
+        optional = {"k"} if target.endswith("bias") else set()
+        if parts.keys() | optional == set("qkv"):  # if not, `finish` names the target
+            conversion.join(target, [parts.get(part) for part in "qkv"])
     if pretrained and not whole:
-        for target in conversion.missing:
-            if target.startswith(("fc_norm.", "head.")):
-                conversion.leave(target, "the pre-training has no classifier")
+        conversion.leave_all(r"(fc_norm|head)\..*", "the pre-training has no classifier")
     return conversion
-
-
-def _join(conversion: Conversion, target: str, parts: dict[str, str]) -> None:
-    """Puts queries, keys and values into one array; a bias that the keys have none of is zero."""
-    arrays = {part: conversion.state[key] for part, key in parts.items()}
-    bias = target.endswith("bias")
-    if bias and "k" not in arrays and "q" in arrays:
-        arrays["k"] = np.zeros_like(arrays["q"])
-    present = [arrays[part] for part in "qkv" if part in arrays]
-    how = "q, v joined, k zero" if bias and "k" not in parts else "q, k, v joined"
-    conversion.put(target, np.concatenate(present), *parts.values(), how=how)

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import paddle
 
+from paddlevideo_fast.models.layers import model_name
 from paddlevideo_fast.models.weights.checksum import check_beside, check_trailer
 from paddlevideo_fast.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
 
-
+HEAD = "head."
+WRAPPERS = ("module.", "_layers.")  # what data parallel wrappers put before every key
 FOREIGN = {
     ".pth": "torchvision, timm, tsm or videomae",
     ".tar": "tsm",
@@ -71,10 +73,6 @@ def read_weights(path: str | Path) -> dict[str, np.ndarray]:
     return state
 
 
-HEAD = "head."
-WRAPPERS = ("module.", "_layers.")  # what data parallel wrappers put before every key
-
-
 def load_weights(model: paddle.nn.Layer, path: str | Path, reset_head: bool = False) -> None:
     """Loads weights that fit the model in every key and shape.
 
@@ -91,13 +89,13 @@ def load_weights(model: paddle.nn.Layer, path: str | Path, reset_head: bool = Fa
     if reset_head:
         heads = [key for key in own if key.startswith(HEAD)]
         if not heads:
-            raise WeightsError(f"reset_head: {type(model).__name__} has no keys that begin with {HEAD!r}")
+            raise WeightsError(f"reset_head: {model_name(model)} has no keys that begin with {HEAD!r}")
         logger.info("left as initialised: %s", ", ".join(heads))
         own = {key: value for key, value in own.items() if not key.startswith(HEAD)}
         state = {key: value for key, value in state.items() if not key.startswith(HEAD)}
     problems = explain_misfit(own, state)
     if problems:
-        what = f"{path} does not fit {type(model).__name__}, which has {len(own)} keys"
+        what = f"{path} does not fit {model_name(model)}, which has {len(own)} keys"
         raise WeightsError(f"{what}: {'; '.join(problems)}{_hint(own, state)}")
     set_state(own, state)
     logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
