@@ -16,6 +16,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paddlevideo_fast.phases import Phase, Schedule, batch_per_rank, bn_groups
+
 LONG_CYCLE = ((0.25, 0.5**0.5), (0.5, 0.5**0.5), (0.5, 1.0), (1.0, 1.0))
 """Frames and crop of the shapes of a long cycle, relative to the full clip."""
 
@@ -26,123 +28,6 @@ USUAL_STAGES = (94 / 239, 154 / 239, 196 / 239)
 """Milestones of the Kinetics-400 recipe as shares of the run."""
 
 CYCLES = ("repeated", "single")
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Epochs of one shape and one learning rate.
-
-    Attributes:
-        start: First epoch.
-        end: The epoch after the last.
-        batch_size: Clips of a step over all ranks and accumulated batches, at ``crop_size``.
-        num_frames: Frames of a clip.
-        crop_size: Side of the largest crop in pixels.
-        lr_multiplier: Factor on the base learning rate: the decay of the stage times the growth of the batch.
-        bn_splits: Sub-batches a rank's batch is normalised in.
-        bn_sync_ranks: Ranks whose batches are normalised together; 1 unless a rank's batch is below a sub-batch.
-        frame_stride_max: Strides are drawn from the base stride up to this one, so that short clips span as much time.
-        short_cycle: (crop, batch) of one step after the other, over and over in an epoch; one entry without a short
-            cycle.
-    """
-
-    start: int
-    end: int
-    batch_size: int
-    num_frames: int
-    crop_size: int
-    lr_multiplier: float
-    bn_splits: int
-    bn_sync_ranks: int
-    frame_stride_max: int
-    short_cycle: tuple[tuple[int, int], ...]
-
-    @property
-    def epochs(self) -> int:
-        """Length of the phase."""
-        return self.end - self.start
-
-    @property
-    def clips_per_cycle(self) -> int:
-        """Clips of one short cycle."""
-        return sum(batch for _, batch in self.short_cycle)
-
-    @property
-    def mean_batch(self) -> float:
-        """Clips of a step on average."""
-        return self.clips_per_cycle / len(self.short_cycle)
-
-    @property
-    def pixels_per_clip(self) -> float:
-        """Frames times crop squared, on average over the clips of an epoch."""
-        pixels = sum(batch * self.num_frames * crop**2 for crop, batch in self.short_cycle)
-        return pixels / self.clips_per_cycle
-
-    def step_at(self, position: int) -> tuple[int, int]:
-        """Tells the step that starts after ``position`` clips of an epoch.
-
-        The place in the short cycle follows from the clips consumed by all ranks, whatever their number.
-
-        Returns:
-            Its crop and its clips; where a step is under way, the clips that are left of it.
-        """
-        offset = position % self.clips_per_cycle
-        for crop, batch in self.short_cycle:
-            if offset < batch:
-                return crop, batch - offset
-            offset -= batch
-        raise AssertionError("an offset lies within the cycle")
-
-    def num_steps(self, num_clips: int) -> int:
-        """Counts the steps of an epoch's first ``num_clips`` clips, one that is cut off included."""
-        cycles, rest = divmod(num_clips, self.clips_per_cycle)
-        starts = itertools.accumulate((batch for _, batch in self.short_cycle[:-1]), initial=0)
-        return cycles * len(self.short_cycle) + sum(start < rest for start in starts)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The phases of a run.
-
-    Attributes:
-        phases: In order, without gaps; none is empty, the last one has the full shape.
-        base_epochs: Epochs of the run without multigrid.
-    """
-
-    phases: tuple[Phase, ...]
-    base_epochs: int
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of the run."""
-        return self.phases[-1].end
-
-    def at(self, epoch: float) -> Phase:
-        """Returns the phase of an epoch, counted from 0; after the end, the last.
-
-        Raises:
-            ValueError: ``epoch`` is below 0.
-        """
-        if not epoch >= 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
-        index = bisect_right(self.phases, epoch, key=lambda phase: phase.end)
-        return self.phases[min(index, len(self.phases) - 1)]
-
-    def iterations(self, num_clips: int) -> float:
-        """Returns the steps of the run with ``num_clips`` an epoch; the cut-off ends of epochs count as their share."""
-        return sum(phase.epochs * num_clips / phase.mean_batch for phase in self.phases)
-
-    @property
-    def iteration_saving(self) -> float:
-        """Steps without multigrid over steps with it: the ideal speed-up, where a step takes the same time always."""
-        return self.base_epochs / self.phases[-1].batch_size / self.iterations(1)
-
-    @property
-    def compute_saving(self) -> float:
-        """Pixels seen without multigrid over pixels seen with it: the ideal speed-up, where time goes by pixels."""
-        full = self.phases[-1]
-        seen = sum(phase.epochs * phase.pixels_per_clip for phase in self.phases)
-        return self.base_epochs * full.num_frames * full.crop_size**2 / seen
 
 
 @dataclass(frozen=True)
@@ -195,10 +80,12 @@ def build_schedule(
     epoch_factor: float = 1.5,
     ranks: int = 1,
     accum_steps: int = 1,
-    frame_stride: int = 1,
+    frame_stride: int | None = 1,
     long_cycle_shapes: Sequence[tuple[float, float]] = LONG_CYCLE,
     cycle: str = "repeated",
     sub_batch: int = 8,
+    frames_unit: int = 1,
+    crop_unit: int = 1,
 ) -> Schedule:
     """Builds the phases of a multigrid run from the recipe of a run without.
 
@@ -216,11 +103,13 @@ def build_schedule(
         epoch_factor: Epochs of the run over those of the recipe.
         ranks: Processes.
         accum_steps: Batches accumulated for a step.
-        frame_stride: Frames from one to the next in the full clip.
+        frame_stride: Frames from one to the next in the full clip; None where the sampling has no stride.
         long_cycle_shapes: (frames, crop) of each shape relative to the full clip, which comes last.
         cycle: "repeated", a cycle in each stage of the rate and full clips to end with, or "single", one cycle over the
             run with as many steps at each shape, to compare with.
         sub_batch: Clips that batch norm takes together.
+        frames_unit: Frames of every clip are the nearest multiple of it: the tubelets of a transformer.
+        crop_unit: Sides of every crop are the nearest multiple of it: the patches of a transformer.
 
     Returns:
         The schedule. Phases that rounding leaves without an epoch are not in it.
@@ -238,12 +127,13 @@ def build_schedule(
     if cycle not in CYCLES:
         raise ValueError(f"cycle must be one of {', '.join(CYCLES)}, got {cycle!r}")
     for name, value in (("epoch_factor", epoch_factor), ("sub_batch", sub_batch), ("frame_stride", frame_stride)):
-        if not value > 0:
+        if value is not None and not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")
     milestones = usual_milestones(epochs) if milestones is None else list(milestones)
     _check_milestones(milestones, epochs)
-    full = _shape(num_frames, crop_size, (1.0, 1.0), short_cycle)
-    shapes = [_shape(num_frames, crop_size, factors, short_cycle) for factors in long_cycle_shapes]
+    units = (frames_unit, crop_unit)
+    full = _shape(num_frames, crop_size, (1.0, 1.0), short_cycle, units)
+    shapes = [_shape(num_frames, crop_size, factors, short_cycle, units) for factors in long_cycle_shapes]
     if not shapes or shapes[-1] != full:
         raise ValueError(f"long_cycle_shapes must end with the full shape, (1, 1), got {list(long_cycle_shapes)}")
     decay = 1.0 if gamma is None else gamma
@@ -253,7 +143,7 @@ def build_schedule(
         parts = _repeated(shapes, milestones, epochs, decay, epoch_factor)
     else:
         parts = _single(shapes, milestones, epochs, decay, epoch_factor)
-    share = _batch_per_rank(batch_size, ranks, accum_steps)
+    share = batch_per_rank(batch_size, ranks, accum_steps)
     phases, start = [], 0
     for end, shape, lr_multiplier in parts:
         if end == start:
@@ -269,7 +159,7 @@ def build_schedule(
                 lr_multiplier=lr_multiplier,
                 bn_splits=splits,
                 bn_sync_ranks=sync_ranks,
-                frame_stride_max=frame_stride * (num_frames // shape.num_frames),
+                frame_stride_max=frame_stride and frame_stride * (num_frames // shape.num_frames),
                 short_cycle=tuple((crop, batch_size * factor) for crop, factor in shape.short_cycle),
             )
         )
@@ -282,49 +172,31 @@ def build_schedule(
     return Schedule(tuple(phases), epochs)
 
 
-def bn_groups(batch_per_rank: int, ranks: int, sub_batch: int = 8) -> tuple[int, int]:
-    """Divides the clips that batch norm sees into groups of about ``sub_batch``.
-
-    Args:
-        batch_per_rank: Clips of a rank's forward pass, at the largest crop of a phase.
-        ranks: Processes.
-        sub_batch: Clips wanted in a group.
-
-    Returns:
-        (sub-batches of a rank's batch, ranks that share their statistics); one of them is 1. Groups are equal, and no
-        smaller than wanted where the batch is not, else no larger.
-
-    Source: PySlowFast, ``slowfast/utils/multigrid.py``, update_long_cycle, without the demand that all divides.
-    """
-    if batch_per_rank >= sub_batch:
-        return _divisor(batch_per_rank, batch_per_rank // sub_batch), 1
-    return 1, _divisor(ranks, sub_batch // batch_per_rank)
-
-
 def usual_milestones(epochs: int) -> list[int]:
     """Returns the milestones of the Kinetics-400 recipe (94, 154, 196 of 239 epochs) for a run of ``epochs``."""
     return sorted({round(share * epochs) for share in USUAL_STAGES} - {0, epochs})
 
 
-def _divisor(number: int, limit: int) -> int:
-    """The largest divisor of a number that is not above a limit."""
-    return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)
-
-
-def _shape(num_frames: int, crop_size: int, factors: tuple[float, float], short_cycle: bool) -> _Shape:
-    frames, crop = round(num_frames * factors[0]), round(crop_size * factors[1])
+def _shape(
+    num_frames: int, crop_size: int, factors: Sequence[float], short_cycle: bool, units: tuple[int, int]
+) -> _Shape:
+    frames = round(_multiple(num_frames * factors[0], units[0]))
+    crop = round(_multiple(crop_size * factors[1], units[1]))
     if frames < 1 or crop < 1:
-        raise ValueError(f"the shape {factors} of {num_frames} frames at {crop_size} has {frames} frames at {crop}")
+        raise ValueError(
+            f"the shape {tuple(factors)} of {num_frames} frames at {crop_size} has {frames} frames at {crop}; "
+            "long_cycle_shapes has to hold larger ones"
+        )
     volume = num_frames * crop_size**2
 
     def batch_of(side: float) -> int:
         return round(volume / (frames * side**2))
 
     if batch_of(crop) < 1:
-        raise ValueError(f"the shape {factors} is larger than the full one, and a batch of it no whole clip")
+        raise ValueError(f"the shape {tuple(factors)} is larger than the full one, and a batch of it no whole clip")
     steps, factors_of_steps = [], []
     for factor in SHORT_CYCLE if short_cycle else ():
-        side = factor * crop_size
+        side = _multiple(factor * crop_size, units[1])
         if round(side) <= crop:
             steps.append((round(side), batch_of(crop) * round((crop / side) ** 2)))
             factors_of_steps.append(batch_of(side))
@@ -332,6 +204,11 @@ def _shape(num_frames: int, crop_size: int, factors: tuple[float, float], short_
     factors_of_steps.append(batch_of(crop))
     # The epochs are divided by batches rounded one by one, the steps by products of rounded factors, as published.
     return _Shape(frames, crop, batch_of(crop), tuple(steps), sum(factors_of_steps) / len(factors_of_steps))
+
+
+def _multiple(value: float, unit: int) -> float:
+    """The nearest multiple of a unit, at least one; of 1, the value as it is, for the arithmetic of the original."""
+    return value if unit == 1 else unit * max(1, round(value / unit))
 
 
 _Part = tuple[int, _Shape, float]  # the epoch it ends before, its shape, its multiplier of the learning rate
@@ -386,18 +263,6 @@ def _rounded(plan: Sequence[tuple[float, _Shape, float]], total: float) -> list[
     stretch = total / sum(length for length, _, _ in plan)
     ends = itertools.accumulate(length * stretch for length, _, _ in plan)
     return [(round(end), shape, multiplier) for end, (_, shape, multiplier) in zip(ends, plan)]
-
-
-def _batch_per_rank(batch_size: int, ranks: int, accum_steps: int) -> int:
-    parts = ranks * accum_steps
-    share, rest = divmod(batch_size, parts)
-    if share < 1 or rest:
-        valid = [size for size in (share * parts, (share + 1) * parts) if size]
-        raise ValueError(
-            f"a batch of {batch_size} clips does not divide into {ranks} ranks x {accum_steps} accumulated batches; "
-            f"{' or '.join(map(str, valid))} would"
-        )
-    return share
 
 
 def _check_milestones(milestones: Sequence[float], epochs: int) -> None:

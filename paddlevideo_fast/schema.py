@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
+from paddlevideo_fast.multigrid import LONG_CYCLE
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be run; the message says which key of which file and what would be right."""
@@ -228,6 +230,20 @@ class NonFiniteConfig(Section):
     limit: PositiveInt = 10
 
 
+class MultigridConfig(Section):
+    """Training on coarse clips in large batches first; see :func:`build_schedule`, whose arguments these are."""
+
+    long_cycle: bool = True
+    short_cycle: bool = True
+    epoch_factor: Positive = 1.5
+    cycle: Literal["repeated", "single"] = "repeated"
+    milestones: list[Positive] | None = None
+    long_cycle_shapes: list[Annotated[list[Positive], Field(min_length=2, max_length=2)]] = [
+        list(shape) for shape in LONG_CYCLE
+    ]
+    sub_batch: PositiveInt = 8
+
+
 class CheckpointConfig(Section):
     """When a training state is written; ``every_minutes`` is looked at where a log line is due."""
 
@@ -277,6 +293,7 @@ class Config(Section):
     augment: AugmentConfig = AugmentConfig()
     accum_steps: PositiveInt = 1
     amp: AmpConfig = AmpConfig()
+    multigrid: MultigridConfig | None = None
     ema: EmaConfig | None = None
     precise_bn: PreciseBnConfig | None = None
     nonfinite: NonFiniteConfig = NonFiniteConfig()
@@ -303,6 +320,8 @@ class Config(Section):
             window = self.data.sampling.arguments.get("window", 64)
             if type(window) is int and 0 < window < self.data.num_frames:
                 raise ValueError(f"data.num_frames {self.data.num_frames} does not fit the dense window of {window}")
+        if self.multigrid is not None and not (self.multigrid.long_cycle or self.multigrid.short_cycle):
+            raise ValueError("multigrid needs long_cycle, short_cycle or both; multigrid: null switches it off")
         labels = self.data.train.flip_labels if self.data.train else None
         if labels and not self.data.train.flip:
             raise ValueError("data.train.flip_labels has no effect while data.train.flip is 0")

@@ -15,6 +15,12 @@ from paddlevideo_fast.engine.train import train
 
 Row = dict[str, str]
 
+# Two epochs of 2 frames at 16 pixels in large batches, and one of full clips in which the crop changes.
+MULTIGRID = (
+    "multigrid={cycle: single, epoch_factor: 3, milestones: [0.5], long_cycle_shapes: [[0.5, 0.5], [1, 1]], "
+    "sub_batch: 2}",
+)
+
 # Factor -> choice -> overrides of the small config. Later accelerations join here.
 FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
     "model": {
@@ -29,6 +35,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
             "optimizer={name: adamw, lr: 0.001, weight_decay: 0.05, layer_decay: 0.75}",
         ),
     },
+    "norm": {"local": (), "sub": ("model.norm=sub",)},
+    "multigrid": {"off": (), "on": MULTIGRID},
     "reader": {
         **{name: (f"data.reader={name}", "data.train.annotations=VIDEOS") for name in ("fused", "pyav")},
         **{name: (f"data.reader={name}", "data.train.annotations=VIDEOS") for name in ("decord", "opencv")},
@@ -53,6 +61,8 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
 EXCLUDED = {
     frozenset([("model", "vit"), ("after", "precise_bn")]),
     frozenset([("model", "timesformer"), ("after", "precise_bn")]),
+    frozenset([("model", "vit"), ("norm", "sub")]),
+    frozenset([("model", "timesformer"), ("norm", "sub")]),
 }
 
 Pair = frozenset[tuple[str, str]]
@@ -101,13 +111,16 @@ def overrides(row: Row, lists: Mapping[str, Path]) -> list[str]:
     options = [option for factor, choice in row.items() for option in FACTORS[factor][choice]]
     for name, path in lists.items():
         options = [option.replace(name, str(path)) for option in options]
-    return ["data.batch_size=2", "checkpoint.every_steps=1", "log.interval=1", *options]
+    batches = int(row["ranks"]) * int(row["accum_steps"])
+    size = f"data.batch_size={2 if batches < 4 else 1}"  # an epoch of five records has two steps at least
+    return [size, "checkpoint.every_steps=1", "log.interval=1", *options]
 
 
 def run_row(row: Row, motion: Path, lists: Mapping[str, Path], folder: Path, ranks: Ranks) -> None:
-    """Train a row for an epoch, and leave in the folder the arrays at its end and the records that counted.
+    """Train a row and leave in the folder the arrays at its end and the records that counted.
 
-    Where a row is to be cut, it is trained once more, cut off in its second step and resumed.
+    A row is an epoch, or three by multigrid. Where it is to be cut, it is trained once more, cut off in its second step
+    and resumed.
     """
     options = overrides(row, lists)
     run = build(motion, folder / "whole", "epochs=1", *options, ranks=ranks)

@@ -41,6 +41,7 @@ FLOOR_OF_PART = {
     "schema": 0,
     "metrics": 0,
     "multigrid": 0,
+    "phases": 0,
     "pickles": 0,
     "schedule": 0,
     "data": 1,

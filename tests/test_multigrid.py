@@ -10,13 +10,8 @@ from fractions import Fraction
 
 import pytest
 
-from paddlevideo_fast.multigrid import (
-    MultigridRate,
-    Phase,
-    bn_groups,
-    build_schedule,
-    usual_milestones,
-)
+from paddlevideo_fast.multigrid import MultigridRate, build_schedule, usual_milestones
+from paddlevideo_fast.phases import Phase, bn_groups, steady_schedule
 from paddlevideo_fast.schedule import ConstantSchedule, CosineSchedule
 
 KINETICS = {"batch_size": 64, "num_frames": 32, "crop_size": 224, "milestones": [94, 154, 196], "epochs": 239}
@@ -273,24 +268,76 @@ class TestSteps:
 
     def test_place_in_the_cycle_follows_from_the_clips_consumed(self):
         positions = {0: (112, 512), 512: (158, 256), 768: (224, 128), 896: (112, 512), 896 * 5 + 768: (224, 128)}
-        assert {position: self.phase.step_at(position) for position in positions} == positions
+        for position, (crop, batch) in positions.items():
+            assert self.phase.step_at(position) == (crop, batch, batch)
 
     def test_rest_of_a_step(self):
-        assert self.phase.step_at(500) == (112, 12)
-        assert self.phase.step_at(896 + 513) == (158, 255)
+        assert self.phase.step_at(500) == (112, 512, 12)
+        assert self.phase.step_at(896 + 513) == (158, 256, 255)
 
     @pytest.mark.parametrize("clips", [1, 511, 512, 513, 768, 769, 895, 896, 897, 2000, 240_000])
     def test_number_of_steps(self, clips):
         position = steps = 0
         while position < clips:
-            position += self.phase.step_at(position)[1]
+            position += self.phase.step_at(position)[2]
             steps += 1
         assert self.phase.num_steps(clips) == steps
 
+    @pytest.mark.parametrize(
+        ("clips", "whole"),
+        [(511, 0), (512, 512), (767, 512), (768, 768), (895, 768), (896, 896), (900, 896), (1500, 1408)],
+    )
+    def test_whole_steps(self, clips, whole):
+        assert self.phase.whole_steps(clips) == whole
+
     def test_one_shape(self):
         phase = build_schedule(**KINETICS_8, short_cycle=False).phases[0]
-        assert phase.step_at(1024) == (158, 512)
+        assert phase.step_at(1024) == (158, 512, 512)
         assert [phase.num_steps(clips) for clips in (0, 1, 512, 513)] == [0, 1, 1, 2]
+
+
+def test_clips_of_a_transformer_are_whole_patches():
+    """158 is 9.9 patches of 16: 160, whose batches are 224**2 / 160**2 = 1.96 times as large, rounded, times frames."""
+    schedule = build_schedule(**KINETICS_8, frames_unit=2, crop_unit=16)
+    assert [phase.short_cycle for phase in schedule.phases[:4]] == [
+        ((112, 1024), (160, 512), (160, 512)),
+        ((112, 512), (160, 256), (160, 256)),
+        ((112, 512), (160, 256), (224, 128)),
+        ((112, 256), (160, 128), (224, 64)),
+    ]
+    assert [phase.num_frames for phase in schedule.phases[:4]] == [8, 16, 16, 32]
+    small = build_schedule(**KINETICS | {"num_frames": 6, "crop_size": 32}, frames_unit=2, crop_unit=16)
+    assert [(phase.num_frames, phase.crop_size) for phase in small.phases[:4]] == [(2, 16), (4, 16), (4, 32), (6, 32)]
+
+
+def test_without_the_short_cycle():
+    schedule = build_schedule(**KINETICS_8).without_short_cycle(parts=2)
+    assert [phase.short_cycle for phase in schedule.phases[:4]] == [
+        ((158, 256),),
+        ((158, 128),),
+        ((224, 64),),
+        ((224, 32),),
+    ]
+    assert schedule.epochs == 358
+
+
+def test_pixels_left():
+    """A clip of each shape has frames x side x side pixels; a quarter of an epoch sees a quarter of them."""
+    schedule = build_schedule(**SMALL, short_cycle=False)
+    pixels = {(4, 68): 4 * 68**2, (8, 68): 8 * 68**2, (8, 96): 8 * 96**2, (16, 96): 16 * 96**2}
+    epochs = [(phase.epochs, pixels[phase.num_frames, phase.crop_size]) for phase in schedule.phases]
+    assert schedule.pixels_left(0) == sum(length * each for length, each in epochs)
+    first = epochs[0][0]
+    assert schedule.pixels_left(first - 0.25) == pytest.approx(0.25 * epochs[0][1] + schedule.pixels_left(first))
+    assert schedule.pixels_left(schedule.epochs) == 0
+
+
+def test_a_run_without_multigrid_is_one_phase():
+    schedule = steady_schedule(64, 32, 224, epochs=7, ranks=8, frame_stride=2)
+    assert schedule.phases == (Phase(0, 7, 64, 32, 224, 1.0, 1, 1, 2, ((224, 64),)),)
+    phase = steady_schedule(64, 32, 224, epochs=7, ranks=2, accum_steps=2).phases[0]
+    assert (phase.bn_splits, phase.bn_sync_ranks, phase.num_steps(130)) == (2, 1, 3)
+    assert schedule.iteration_saving == schedule.compute_saving == 1
 
 
 def test_crops_of_the_short_cycle_are_not_above_the_phase():

@@ -1,4 +1,4 @@
-"""Print and draw a multigrid schedule: python tools/plot_schedule.py --batch-size 64 --num-frames 32 --epochs 239"""
+"""Print and draw a multigrid schedule: python tools/plot_schedule.py -c CONFIG --ranks 8"""
 
 import sys
 from pathlib import Path

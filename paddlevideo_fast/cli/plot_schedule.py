@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from paddlevideo_fast.cli.options import explain
-from paddlevideo_fast.multigrid import CYCLES, MultigridRate, Schedule, build_schedule
+from paddlevideo_fast.cli.options import add_override, explain, parse
+from paddlevideo_fast.multigrid import CYCLES, MultigridRate, build_schedule
+from paddlevideo_fast.phases import Schedule, aligned, phases_table
 from paddlevideo_fast.schedule import ConstantSchedule, CosineSchedule
+
+BESIDE_A_CONFIG = ("config", "override", "ranks", "clips", "output")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints and draws a schedule; returns the exit status."""
     parser = _parser()
-    args = parser.parse_args(argv)
+    args = parse(parser, argv)
+    recipe = {name: value for name, value in vars(args).items() if name not in BESIDE_A_CONFIG}
+    if args.config is not None:
+        given = [name for name, value in recipe.items() if value != parser.get_default(name)]
+        if given:
+            parser.error(f"--{given[0].replace('_', '-')}: the config says this; change it with -o")
+    elif None in (args.batch_size, args.num_frames, args.epochs):
+        parser.error("give -c CONFIG, or the recipe: at least --batch-size, --num-frames and --epochs")
     try:
-        schedule = build_schedule(
-            batch_size=args.batch_size,
-            num_frames=args.num_frames,
-            crop_size=args.crop_size,
-            milestones=args.milestones,
-            epochs=args.epochs,
-            gamma=None if args.cosine else args.gamma,
-            long_cycle=args.long_cycle,
-            short_cycle=args.short_cycle,
-            epoch_factor=args.epoch_factor,
-            ranks=args.ranks,
-            accum_steps=args.accum_steps,
-            frame_stride=args.frame_stride,
-            cycle=args.cycle,
-        )
-        warmup = {"warmup_epochs": args.warmup_epochs, "warmup_start_lr": args.warmup_start_lr}
-        base = (
-            CosineSchedule(args.lr, schedule.epochs, **warmup) if args.cosine else ConstantSchedule(args.lr, **warmup)
-        )
-        show(schedule, MultigridRate(schedule, base), args.clips, args.output)
+        if args.config is not None:
+            schedule, rate = _of_config(args.config, args.override, args.ranks)
+        else:
+            schedule, rate = _of_recipe(ranks=args.ranks, **recipe)
+        show(schedule, rate, args.clips, args.output)
     except (ValueError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {explain(error)}\n")
     return 0
 
 
-def show(schedule: Schedule, rate: MultigridRate, clips_per_epoch: int, output: str) -> None:
+def _of_config(path: str, overrides: Sequence[str], ranks: int) -> tuple[Schedule, Callable[[float], float]]:
+    from paddlevideo_fast.config import load_config
+    from paddlevideo_fast.engine.schedules import build_learning_rate, build_phases
+
+    config = load_config(path, overrides)
+    if config.multigrid is None:
+        raise config.error("multigrid", "there is none; -o multigrid.long_cycle=true adds it")
+    schedule = build_phases(config, ranks)
+    return schedule, build_learning_rate(config, schedule.phases[-1].batch_size)
+
+
+def _of_recipe(
+    cosine: bool, lr: float, gamma: float, warmup_epochs: float, warmup_start_lr: float, **arguments: Any
+) -> tuple[Schedule, Callable[[float], float]]:
+    schedule = build_schedule(gamma=None if cosine else gamma, **arguments)
+    warmup = {"warmup_epochs": warmup_epochs, "warmup_start_lr": warmup_start_lr}
+    base = CosineSchedule(lr, schedule.epochs, **warmup) if cosine else ConstantSchedule(lr, **warmup)
+    return schedule, MultigridRate(schedule, base)
+
+
+def show(schedule: Schedule, rate: Callable[[float], float], clips_per_epoch: int, output: str) -> None:
     """Prints a schedule's table and draws its picture.
 
     Args:
@@ -51,7 +67,7 @@ def show(schedule: Schedule, rate: MultigridRate, clips_per_epoch: int, output: 
     """
     from paddlevideo_fast.plots import plot_schedule
 
-    print(aligned(phases_table(schedule, clips_per_epoch)))
+    print("\n".join(aligned(phases_table(schedule, clips_per_epoch))))
     steps, pixels = schedule.iteration_saving, schedule.compute_saving
     print(f"\n{schedule.epochs} epochs in the place of {schedule.base_epochs}: {steps:.2f} times fewer steps,", end=" ")
     print(f"{pixels:.2f} times fewer pixels")
@@ -59,48 +75,20 @@ def show(schedule: Schedule, rate: MultigridRate, clips_per_epoch: int, output: 
     print(f"drawn in {output}")
 
 
-def phases_table(schedule: Schedule, clips_per_epoch: int) -> list[tuple[str, ...]]:
-    """Describes each phase in a row of words, after a row of titles.
-
-    ``lr x`` is the factor on the base learning rate, ``parts`` the sub-batches of batch norm, ``ranks`` those it takes
-    together, ``steps`` counts all epochs of the phase, and ``pixels`` is its share in the pixels of the run.
-    """
-    titles = ("epochs", "frames", "stride up to", "crop", "batch", "lr x", "parts", "ranks", "steps", "pixels")
-    pixels = [phase.epochs * phase.pixels_per_clip for phase in schedule.phases]
-    rows = [
-        (
-            f"{phase.start}-{phase.end}",
-            f"{phase.num_frames}",
-            f"{phase.frame_stride_max}",
-            "/".join(str(crop) for crop, _ in phase.short_cycle),
-            "/".join(str(batch) for _, batch in phase.short_cycle),
-            f"{phase.lr_multiplier:.4g}",
-            f"{phase.bn_splits}",
-            f"{phase.bn_sync_ranks}",
-            f"{phase.epochs * phase.num_steps(clips_per_epoch)}",
-            f"{share / sum(pixels):.1%}",
-        )
-        for phase, share in zip(schedule.phases, pixels)
-    ]
-    return [titles, *rows]
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table as text, its columns to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Print and draw the phases of multigrid training for a recipe without it.",
+        description="Print and draw the phases of multigrid training: those of a config, or for a recipe without it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
     )
-    recipe = parser.add_argument_group("the recipe without multigrid")
-    recipe.add_argument("--batch-size", type=int, required=True, help="clips of a step, over all ranks")
-    recipe.add_argument("--num-frames", type=int, required=True, help="frames of a clip")
-    recipe.add_argument("--epochs", type=int, required=True, help="epochs")
+    parser.add_argument("-c", "--config", metavar="CONFIG", help="YAML configuration with a multigrid section")
+    add_override(parser, "replace a key of the configuration: -o multigrid.epoch_factor=1; values are YAML")
+    parser.add_argument("--ranks", type=int, default=1, help="processes")
+    parser.add_argument("--clips", type=int, default=240_000, help="clips of an epoch, repeats among them")
+    recipe = parser.add_argument_group("without a config, the recipe without multigrid")
+    recipe.add_argument("--batch-size", type=int, help="clips of a step, over all ranks")
+    recipe.add_argument("--num-frames", type=int, help="frames of a clip")
+    recipe.add_argument("--epochs", type=int, help="epochs")
     recipe.add_argument("--crop-size", type=int, default=224, help="side of a clip in pixels")
     recipe.add_argument("--frame-stride", type=int, default=1, help="frames from one to the next")
     help = "epochs at which the rate falls; without any those of the Kinetics-400 recipe, stretched"
@@ -110,10 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     recipe.add_argument("--lr", type=float, default=1.0, help="learning rate")
     recipe.add_argument("--warmup-epochs", type=float, default=0.0, help="length of the linear warm-up")
     recipe.add_argument("--warmup-start-lr", type=float, default=0.0, help="rate it starts with")
-    recipe.add_argument("--clips", type=int, default=240_000, help="clips of an epoch")
-    recipe.add_argument("--ranks", type=int, default=1, help="processes")
     recipe.add_argument("--accum-steps", type=int, default=1, help="batches accumulated for a step")
-    grid = parser.add_argument_group("multigrid")
+    grid = parser.add_argument_group("and multigrid")
     grid.add_argument("--long-cycle", action=argparse.BooleanOptionalAction, default=True, help="shapes by the epoch")
     grid.add_argument("--short-cycle", action=argparse.BooleanOptionalAction, default=True, help="crops by the step")
     grid.add_argument("--cycle", choices=CYCLES, default=CYCLES[0], help="long cycles: one a stage of the rate, or one")

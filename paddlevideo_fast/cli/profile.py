@@ -111,11 +111,11 @@ def measure_training(config: Config, args: argparse.Namespace, ranks: Ranks) -> 
         "reader": data.reader.name,
         "num_workers": measured.workers,
         "batches_per_step": batches,
-        "clips_per_step": run.global_batch,
+        "clips_per_step": step.clips,
         "steps": {"warmup": step.warmup, "profiled": step.watched, "plain": step.plain},
         "step_seconds": step.plain_seconds,
         "profiled_step_seconds": step.watched_seconds,
-        "clips_per_second": run.global_batch / step.plain_seconds,
+        "clips_per_second": step.clips / step.plain_seconds,
         "process_cpu_seconds": step.cpu_seconds,
         "core_share": step.core_share,
         "parts": step.parts,
@@ -223,7 +223,7 @@ def step_table(result: dict[str, Any]) -> list[str]:
     """Returns the lines that show a profile."""
     whole, clip, steps = result["profiled_step_seconds"], result["clip"], result["steps"]
     lines = [
-        f"step of {result['clips_per_step']} clips, {result['ranks']} x {result['device']}: "
+        f"step of {result['clips_per_step']:g} clips, {result['ranks']} x {result['device']}: "
         f"{result['step_seconds']:.4f} s, {result['clips_per_second']:.1f} clips/s ({steps['plain']} plain steps)",
         f"{'main thread':<16}{'seconds':>9}{'share':>8}   ({steps['profiled']} profiled steps)",
     ]

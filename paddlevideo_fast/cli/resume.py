@@ -33,7 +33,8 @@ def warn_of_other_rates(run: Training) -> None:
 def _settings(config: Config) -> dict[str, object]:
     optimizer = config.optimizer
     rates = {"optimizer.lr": optimizer.lr, "optimizer.reference_batch": optimizer.reference_batch}
-    return {"epochs": config.epochs, **rates, "schedule": config.schedule.model_dump()}
+    multigrid = config.multigrid.model_dump() if config.multigrid else None
+    return {"epochs": config.epochs, **rates, "schedule": config.schedule.model_dump(), "multigrid": multigrid}
 
 
 def _epochs_begun(path: Path) -> int:

@@ -7,12 +7,14 @@ the epoch, which is why a run can resume with another number of ranks.
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+
+from paddlevideo_fast.phases import Phase, Schedule, steady_schedule
 
 
 class SampleKey(NamedTuple):
@@ -55,14 +57,16 @@ class TrainSampler:
     """Every record once an epoch in a seeded order, split over ranks and accumulated batches.
 
     The order of an epoch depends on (seed, epoch) alone, with ``shards`` on those too. A step takes the next
-    ``batch_size * ranks * accum_steps`` records; the last step of an epoch takes what is left, shared as evenly as
-    possible, unless ``drop_last``.
+    ``batch_size * ranks * accum_steps`` records, or as many more as its shape has in the ``schedule``; the last step of
+    an epoch takes what is left, shared as evenly as possible, unless ``drop_last``.
 
     Args:
         num_records: Rows of the annotations.
-        batch_size: Records per rank and accumulated batch.
-        frames: Frames of a clip.
-        crop: Side of a clip in pixels.
+        batch_size: Records of full clips per rank and accumulated batch.
+        frames: Frames of a full clip.
+        crop: Side of a full clip in pixels.
+        schedule: Frames, crop and clips of each step; its full batch is that of ``batch_size``, ``ranks``,
+            ``accum_steps`` and ``repeats``. None has full clips throughout.
         repeats: Augmented clips made of each record in the same batch.
         accum_steps: Batches accumulated for one optimiser step.
         ranks: World size.
@@ -80,6 +84,7 @@ class TrainSampler:
         frames: int,
         crop: int,
         *,
+        schedule: Schedule | None = None,
         repeats: int = 1,
         accum_steps: int = 1,
         ranks: int = 1,
@@ -92,26 +97,35 @@ class TrainSampler:
         if shards is not None and len(shards) != num_records:
             raise ValueError(f"shards has {len(shards)} entries for {num_records} records")
         self.shards, self.shuffle_shards = shards, shuffle_shards
-        self.num_records, self.batch_size, self.frames, self.crop = num_records, batch_size, frames, crop
+        self.num_records = num_records
         self.repeats, self.accum_steps, self.ranks, self.rank = repeats, accum_steps, ranks, rank
         self.seed, self.drop_last = seed, drop_last
         self.epoch = self.position = 0
         self.records_per_step = batch_size * ranks * accum_steps
-        if drop_last and num_records < self.records_per_step:
+        self.schedule = schedule or steady_schedule(self.records_per_step * repeats, frames, crop, epochs=1)
+        first = max(phase.short_cycle[0][1] for phase in self.schedule.phases) // repeats
+        if drop_last and num_records < first:
             raise ValueError(
-                f"drop_last leaves nothing: {num_records} records do not fill one step of {self.records_per_step} "
-                f"({batch_size} per rank x {ranks} ranks x {accum_steps} accumulated)"
+                f"drop_last leaves nothing: {num_records} records do not fill one step of {first} "
+                f"({first // (ranks * accum_steps)} per rank x {ranks} ranks x {accum_steps} accumulated)"
             )
 
     @property
+    def phase(self) -> Phase:
+        """The phase of the current epoch."""
+        return self.schedule.at(self.epoch)
+
+    @property
     def records_per_epoch(self) -> int:
-        """Records an epoch consumes."""
-        return self.num_records - (self.num_records % self.records_per_step if self.drop_last else 0)
+        """Records the current epoch consumes."""
+        if not self.drop_last:
+            return self.num_records
+        return self.phase.whole_steps(self.num_records * self.repeats) // self.repeats
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of an epoch."""
-        return -(-self.records_per_epoch // self.records_per_step)
+        """Optimiser steps of the current epoch."""
+        return self.phase.num_steps(self.records_per_epoch * self.repeats)
 
     def seek(self, epoch: int, position: int = 0) -> None:
         """Moves to an epoch, past the ``position`` records that were consumed in it."""
@@ -124,18 +138,25 @@ class TrainSampler:
             order = rng.permutation(self.num_records)
         else:
             order = order_by_shards(self.shards, self.shuffle_shards, rng)
-        for start in range(self.position, self.records_per_epoch, self.records_per_step):
-            records = order[start : min(start + self.records_per_step, self.records_per_epoch)]
-            width = self.batch_size * self.ranks
-            micro = [self._keys(records[i : i + width]) for i in range(0, len(records), width)]
-            yield Step(len(records), len(records) * self.repeats, micro)
+        for start, stop, width, crop in self._spans():
+            micro = [self._keys(order[i : min(i + width, stop)], crop) for i in range(start, stop, width)]
+            yield Step(stop - start, (stop - start) * self.repeats, micro)
 
-    def _keys(self, records: np.ndarray) -> list[SampleKey]:
-        mine = np.array_split(records, self.ranks)[self.rank]
+    def _spans(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields the first record of each step, the one after the last, the records of a micro-batch, and the crop."""
+        phase, position, end = self.phase, self.position, self.records_per_epoch
+        while position < end:
+            crop, batch, left = phase.step_at(position * self.repeats)
+            stop = min(position + left // self.repeats, end)
+            yield position, stop, batch // (self.repeats * self.accum_steps), crop
+            position = stop
+
+    def _keys(self, records: np.ndarray, crop: int) -> list[SampleKey]:
+        mine, frames = np.array_split(records, self.ranks)[self.rank], self.phase.num_frames
         if len(mine) == 0:  # a clip of the data set, since the statistics of a local batch norm will see it
-            return [SampleKey(self.epoch, ~int(records[self.rank % len(records)]), self.frames, self.crop)]
+            return [SampleKey(self.epoch, ~int(records[self.rank % len(records)]), frames, crop)]
         return [
-            SampleKey(self.epoch, int(index), self.frames, self.crop, repeat=repeat)
+            SampleKey(self.epoch, int(index), frames, crop, repeat=repeat)
             for index in mine
             for repeat in range(self.repeats)
         ]
@@ -144,10 +165,18 @@ class TrainSampler:
         for step in self.steps():
             yield from step.micro_batches
 
+    def onwards(self, epochs: int) -> Iterator[list[SampleKey]]:
+        """Returns the batches from the current position to the end of ``epochs`` epochs, wherever this moves later."""
+        return copy.copy(self)._through(epochs)
+
+    def _through(self, epochs: int) -> Iterator[list[SampleKey]]:
+        while self.epoch < epochs:
+            yield from self
+            self.seek(self.epoch + 1)
+
     def __len__(self) -> int:
         """Batches of this rank from the current position to the end of the epoch."""
-        steps, rest = divmod(self.records_per_epoch - self.position, self.records_per_step)
-        return steps * self.accum_steps + math.ceil(rest / (self.batch_size * self.ranks))
+        return sum(-(-(stop - start) // width) for start, stop, width, _ in self._spans())
 
 
 def order_by_shards(shards: Sequence[int], window: int, rng: np.random.Generator) -> np.ndarray:

@@ -114,23 +114,33 @@ class UniformSampling:
     Args:
         frame_stride: Frames from one index to the next, at least 1.
         num_clips: Clips of an evaluation, at least 1.
+        base_frames: Frames of a clip the stride was chosen for. Where a training clip has fewer (multigrid), its stride
+            is drawn: each from ``frame_stride`` to ``frame_stride * (base_frames // num_frames)`` is as likely, the
+            last of which spans as much time as the full clip. None leaves the stride as it is.
 
     Source: SlowFast, arXiv 1812.03982, section 3 (T x tau). PySlowFast, datasets/decoder.py, spreads the T frames
-    over ``T * tau`` frames instead (8 x 8 takes every ninth); the stride here is the one of the name.
+    over ``T * tau`` frames instead (8 x 8 takes every ninth); the stride here is the one of the name. Its
+    datasets/utils.py, ``get_random_sampling_rate``, for the drawn strides.
     """
 
     frame_stride: int = 1
     num_clips: int = 1
+    base_frames: int | None = None
 
     def __post_init__(self) -> None:
         _check_positive(frame_stride=self.frame_stride, num_clips=self.num_clips)
+        if self.base_frames is not None:
+            _check_positive(base_frames=self.base_frames)
 
     def __call__(self, length: int, num_frames: int, clip: int = 0, rng: np.random.Generator | None = None):
         """Returns int64 [num_frames], ascending (see the module)."""
         _check_call(length, num_frames, clip, self.num_clips, rng)
-        span = (num_frames - 1) * self.frame_stride + 1
+        stride, most = self.frame_stride, (self.base_frames or num_frames) // num_frames
+        if rng is not None and most > 1:
+            stride = int(rng.integers(stride, stride * most + 1))
+        span = (num_frames - 1) * stride + 1
         start = _start(max(0, length - span), clip, self.num_clips, rng)
-        return np.minimum(start + self.frame_stride * np.arange(num_frames), length - 1)
+        return np.minimum(start + stride * np.arange(num_frames), length - 1)
 
 
 SAMPLINGS = {"segment": SegmentSampling, "dense": DenseSampling, "uniform": UniformSampling}

@@ -6,6 +6,7 @@ keyword arguments and never see the config.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from paddlevideo_fast.arguments import lookup
+from paddlevideo_fast.arguments import ArgumentError, check_arguments, lookup
 from paddlevideo_fast.config import Config, ConfigError, EvalData
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.augment_draws import draw_color_jitter, draw_erase
@@ -30,8 +31,8 @@ from paddlevideo_fast.data.samplers import EvalSampler, TrainSampler, shards_in_
 from paddlevideo_fast.data.sampling import SAMPLINGS
 from paddlevideo_fast.data.shards import shard_numbers
 from paddlevideo_fast.engine.checkpoint import Checkpoints
-from paddlevideo_fast.engine.construct import checked, construct, entry, naming, refuse_twice
-from paddlevideo_fast.engine.distributed import Ranks, batch_statistics
+from paddlevideo_fast.engine.construct import checked, construct, entry, naming, refuse_twice, section
+from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.ema import Ema
 from paddlevideo_fast.engine.inputs import (
     build_class_names,
@@ -45,6 +46,7 @@ from paddlevideo_fast.engine.optim import OPTIMIZERS, build_optimizer
 from paddlevideo_fast.engine.precise_bn import PreciseStatistics
 from paddlevideo_fast.engine.precision import Precision
 from paddlevideo_fast.engine.run import Evaluation, Training
+from paddlevideo_fast.engine.schedules import build_learning_rate, build_phases
 from paddlevideo_fast.engine.tasks import TASKS, Classification
 from paddlevideo_fast.loaders.dali_loader import DaliLoader
 from paddlevideo_fast.loaders.dali_reader import DaliReader, load_dali
@@ -52,15 +54,20 @@ from paddlevideo_fast.loaders.thread_loader import PREFETCH_BATCHES, ThreadLoade
 from paddlevideo_fast.models import MODELS, create_model
 from paddlevideo_fast.models.weights.load import load_weights
 from paddlevideo_fast.ops.augment import DeviceAugment
-from paddlevideo_fast.schedule import SCHEDULES
+from paddlevideo_fast.ops.norm import running_statistics
+from paddlevideo_fast.phases import Schedule
 
 logger = logging.getLogger("paddlevideo_fast")
 
 READER_KINDS: dict[str, type[Reader]] = {**READERS, "dali": DaliReader}  # what data.reader may name
 
 
-def build_model(config: Config) -> paddle.nn.Layer:
+def build_model(config: Config, any_length: bool = False) -> paddle.nn.Layer:
     """Makes the model; frames and size come from ``data`` where the constructor asks for them.
+
+    Args:
+        config: The config.
+        any_length: The frames of clips will change; a model that would insist on a number is told none.
 
     Raises:
         ConfigError: The model's own argument contradicts ``data``.
@@ -74,8 +81,20 @@ def build_model(config: Config) -> paddle.nn.Layer:
         if argument in accepted and arguments.setdefault(argument, value) not in (None, value):
             where = config.origin(f"model.{argument}")
             raise ConfigError(f"{where}: model.{argument} is {arguments[argument]}, but data.{key} is {value}")
+        if any_length and key == "num_frames" and argument in accepted and _takes_none(kind, argument):
+            arguments[argument] = None
+    if any_length and arguments.get("head") == "convolutional":
+        text = "pools clips of one length; multigrid trains with adaptive, whose weights fit a test with this head too"
+        raise config.error("model.head", f"convolutional {text}")
     with naming(config, "model", config.model.name, config.model.arguments):
         return create_model(config.model.name, **arguments)
+
+
+def _takes_none(kind: Callable, argument: str) -> bool:
+    with contextlib.suppress(ArgumentError):
+        check_arguments(kind, {argument: None}, "model", elsewhere=inspect.signature(kind).parameters)
+        return True
+    return False
 
 
 def build_task(config: Config) -> Classification:
@@ -97,16 +116,19 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
     if unknown:
         text = f"class {unknown[0]}, but model.num_classes is {num_classes(config)}"
         raise config.error("data.train.flip_labels", text)
-    crop, rule = construct(CROPS, config, "data.train.crop"), section.crop
-    with naming(config, "data.train.crop", rule.name, rule.arguments):  # some see only in a call what does not fit
-        crop(4 * data.crop_size, 3 * data.crop_size, data.crop_size, 0, np.random.default_rng(0))
+    crop = _construct_for_shapes(CROPS, config, "data.train.crop", base_crop_size=data.crop_size)
+    rule = section.crop
+    sides = {side for phase in build_phases(config).phases for side, _ in phase.short_cycle}
+    for side in sorted(sides, reverse=True):
+        with naming(config, "data.train.crop", rule.name, rule.arguments):  # some see only in a call what does not fit
+            crop(4 * data.crop_size, 3 * data.crop_size, side, 0, np.random.default_rng(0))
     draws: dict[str, Callable] = {}
     if config.augment.color_jitter is not None:
         draws["color_jitter"] = partial(draw_color_jitter, **config.augment.color_jitter.model_dump())
     if config.augment.erase is not None:
         draws["erase"] = partial(draw_erase, probability=config.augment.erase.probability)
     return ClipRecipe(
-        construct(SAMPLINGS, config, "data.sampling"),
+        _construct_for_shapes(SAMPLINGS, config, "data.sampling", base_frames=data.num_frames),
         crop,
         train=True,
         flip=section.flip,
@@ -114,6 +136,13 @@ def build_recipe(config: Config, phase: str) -> ClipRecipe:
         draw_transform=RandAugment(**section.rand_augment.model_dump()) if section.rand_augment else None,
         seed=config.seed,
     )
+
+
+def _construct_for_shapes(table: dict[str, Callable], config: Config, key: str, **base: int) -> Any:
+    """Calls an entry; with multigrid it is told the full clip it was chosen for, if it asks and the config is mute."""
+    accepted, given = inspect.signature(entry(table, config, key)).parameters, section(config, key).arguments
+    asked = {name: value for name, value in base.items() if name in accepted and name not in given}
+    return construct(table, config, key, **(asked if config.multigrid else {}))
 
 
 def build_augment(config: Config, phase: str) -> DeviceAugment:
@@ -181,7 +210,9 @@ def build_dataset(
     reader = build_configured_reader(config)
     shards = shard_numbers(records) if trains else None  # an evaluation reads the members in the order they lie in
     if shards is not None:
-        ahead = max(1, PREFETCH_BATCHES * data.num_workers) * data.batch_size * ranks
+        most = max(batch for each in build_phases(config, ranks).phases for _, batch in each.short_cycle)
+        records_ahead = most // (config.accum_steps * data.train.repeats)
+        ahead = max(1, PREFETCH_BATCHES * data.num_workers) * records_ahead
         reader = ShardReader(reader, shards_in_use(shards, data.train.shuffle_shards, ahead))
         logger.info("data.train: %d shards, up to %d of them in memory", max(shards) + 1, reader.num_shards)
     return ClipDataset(
@@ -214,18 +245,6 @@ def build_evaluation(
     return Evaluation(records, loader, num_views, section.average)
 
 
-def build_learning_rate(config: Config, global_batch: int) -> Callable[[float], float]:
-    """Makes the learning rate as a function of progress in epochs, scaled linearly to the global batch if asked."""
-    kind = entry(SCHEDULES, config, "schedule")
-    given = {"base_lr": config.optimizer.lr}
-    if "epochs" in inspect.signature(kind).parameters and "epochs" not in config.schedule.arguments:
-        given["epochs"] = config.epochs
-    rate = construct(SCHEDULES, config, "schedule", **given)
-    reference = config.optimizer.reference_batch
-    factor = global_batch / reference if reference else 1.0
-    return lambda progress: factor * rate(progress)
-
-
 def _build_optimizer(config: Config, model: paddle.nn.Layer, lr: float) -> Any:
     settings, kind = config.optimizer, entry(OPTIMIZERS, config, "optimizer")
     parameters = inspect.signature(kind).parameters.values()
@@ -241,6 +260,7 @@ def build_train_sampler(config: Config, records: list[VideoRecord], ranks: Ranks
     """Makes the order in which a rank takes the training records; ``changes`` replace arguments."""
     data, section = config.data, config.data.train
     arguments = {
+        "schedule": build_phases(config, ranks.size),
         "repeats": section.repeats,
         "accum_steps": config.accum_steps,
         "seed": config.seed,
@@ -249,7 +269,7 @@ def build_train_sampler(config: Config, records: list[VideoRecord], ranks: Ranks
         "shuffle_shards": section.shuffle_shards,
     }
     with naming(config, "data.train", arguments=type(section).model_fields):
-        return TrainSampler(
+        sampler = TrainSampler(
             len(records),
             data.batch_size,
             data.num_frames,
@@ -258,6 +278,8 @@ def build_train_sampler(config: Config, records: list[VideoRecord], ranks: Ranks
             rank=ranks.rank,
             **{**arguments, **changes},
         )
+    sampler.seek(sampler.schedule.phases[-1].start)  # whose epochs have the most batches, for loaders to see
+    return sampler
 
 
 def build_precise_bn(
@@ -270,14 +292,34 @@ def build_precise_bn(
     """
     if config.precise_bn is None:
         return None
-    if not batch_statistics(model):
+    if not running_statistics(model):
         text = f"{config.model.name} has no batch norm whose statistics training updates; remove this key"
         raise config.error("precise_bn", text)
-    whole = len(dataset.records) >= config.data.batch_size * ranks.size  # else an epoch is one smaller batch
+    schedule = build_phases(config, ranks.size).without_short_cycle(config.accum_steps)
+    most = max(phase.batch_size for phase in schedule.phases) // config.data.train.repeats
+    whole = len(dataset.records) >= most  # else an epoch is one smaller batch
     # Another seed, another order than that of training's own batches.
-    sampler = build_train_sampler(config, dataset.records, ranks, seed=config.seed + 1, accum_steps=1, drop_last=whole)
+    changes = {"schedule": schedule, "seed": config.seed + 1, "accum_steps": 1, "drop_last": whole}
+    sampler = build_train_sampler(config, dataset.records, ranks, **changes)
     loader = build_loader(config, dataset, sampler)
     return PreciseStatistics(loader, config.precise_bn.num_batches, task, build_augment(config, "train"), ranks)
+
+
+@paddle.no_grad()
+def check_shapes(config: Config, model: paddle.nn.Layer, schedule: Schedule) -> None:
+    """Shows the model a clip of the smallest shape where that is not the only one.
+
+    Raises:
+        ConfigError: It cannot take it.
+    """
+    full, frames = config.data, min(phase.num_frames for phase in schedule.phases)
+    crop = min(side for phase in schedule.phases for side, _ in phase.short_cycle)
+    if frames == full.num_frames:  # another crop alone is no other network; a head may pool full ones in evaluation
+        return
+    model.eval()
+    with naming(config, "multigrid"):
+        model(paddle.zeros([1, 3, frames, crop, crop]))
+    model.train()
 
 
 def build_training(config: Config, config_path: str | Path, ranks: Ranks, validate: bool = True) -> Training:
@@ -299,11 +341,13 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         validation = build_evaluation(config, "valid", config_path, task, ranks)
 
     paddle.seed(config.seed)
-    model = build_model(config)
+    any_length = len({phase.num_frames for phase in sampler.schedule.phases}) > 1
+    model = build_model(config, any_length)
     if config.weights is not None:
         weights = weights_file(find(config, "weights", config_path), f"{config.origin('weights')}: weights")
         load_weights(model, weights, reset_head=config.reset_head)
-    ema = Ema(model, build_model(config), config.ema.decay) if config.ema else None
+    check_shapes(config, model, sampler.schedule)
+    ema = Ema(model, build_model(config, any_length), config.ema.decay) if config.ema else None
     learning_rate = build_learning_rate(config, sampler.records_per_step * sampler.repeats)
     optimizer = _build_optimizer(config, model, learning_rate(0.0))
     precision = Precision(config.amp)
@@ -313,6 +357,7 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         config=config,
         ranks=ranks,
         task=task,
+        schedule=sampler.schedule,
         records=records,
         class_names=class_names,
         sampler=sampler,

@@ -71,12 +71,6 @@ class Ranks:
             dist.barrier()
 
 
-def batch_statistics(model: paddle.nn.Layer) -> list[paddle.Tensor]:
-    """Returns the running means and variances that training updates, of every batch norm."""
-    norms = [layer for layer in model.sublayers() if hasattr(layer, "_variance") and not layer._use_global_stats]
-    return [statistic for norm in norms for statistic in (norm._mean, norm._variance)]
-
-
 def start_ranks() -> Ranks:
     """Joins the run the launcher started, or stands alone.
 

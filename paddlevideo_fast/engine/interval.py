@@ -35,16 +35,21 @@ class Interval:
 
     Args:
         ranks: Joins the sums of all ranks when they are read.
+
+    Attributes:
+        shape: ``frames``, ``crop`` and ``clips``, over all ranks, of the last step.
+        steps: The steps, once for each of their batches.
     """
 
     def __init__(self, ranks: Ranks):
         self.ranks = ranks
+        self.shape: dict[str, int] = {}
         self._reset()
 
     def _reset(self) -> None:
         self._start = time.perf_counter()
         self._reader_seconds = 0.0
-        self._clips = 0
+        self._clips = self._pixels = 0
         self._sums: dict[str, paddle.Tensor] = {}
         self._step_losses: list[paddle.Tensor] = []
         self.steps: list[StepFacts] = []
@@ -72,7 +77,10 @@ class Interval:
 
     def finish_step(self, number: int, rate: float, step: Step) -> None:
         """Counts an optimiser step."""
+        key = step.micro_batches[0][0]  # there is one on every rank
+        self.shape = {"frames": key.frames, "crop": key.crop, "clips": step.num_clips}
         self._clips += step.num_clips
+        self._pixels += step.num_clips * key.frames * key.crop**2
         self.steps += [StepFacts(number, rate, keys) for keys in step.micro_batches]
 
     def read(self) -> tuple[dict[str, float], bool, StepFacts | None]:
@@ -80,8 +88,8 @@ class Interval:
 
         Returns:
             The mean of each value over the rows that counted (NaN if none did), ``batch_cost`` and ``reader_cost`` in
-            seconds a step, ``ips`` in clips a second over all ranks; whether the losses of all ranks were finite; and
-            the first step whose loss on this rank was not.
+            seconds a step, ``ips`` in clips a second over all ranks, ``seconds_per_pixel`` of these clips; whether the
+            losses of all ranks were finite; and the first step whose loss on this rank was not.
         """
         names = sorted(self._sums)
         sums = dict(zip(names, self.ranks.sum(paddle.stack([self._sums[name] for name in names])).numpy().tolist()))
@@ -95,6 +103,7 @@ class Interval:
             "batch_cost": seconds / num_steps,
             "reader_cost": self._reader_seconds / num_steps,
             "ips": self._clips / seconds,
+            "seconds_per_pixel": seconds / self._pixels,
         }
         self._reset()
         return values, is_finite, broken

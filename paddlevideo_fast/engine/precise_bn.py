@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 
 import paddle
 
-from paddlevideo_fast.engine.distributed import Ranks, batch_statistics
+from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.log import duration
 from paddlevideo_fast.engine.tasks import Classification
 from paddlevideo_fast.loaders.dali_loader import DaliLoader
 from paddlevideo_fast.loaders.thread_loader import ThreadLoader
 from paddlevideo_fast.ops.augment import DeviceAugment
+from paddlevideo_fast.ops.norm import aggregate_splits, running_statistics
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -55,10 +56,10 @@ class PreciseStatistics:
         Args:
             model: Its weights stay as they are.
             forward: Calls the model, in the precision wanted.
-            epoch: Together with the seed of the loader's sampler it decides which batches are taken.
+            epoch: Decides the shape of the clips, and together with the sampler's seed which ones are taken.
         """
         start, count = time.perf_counter(), 0
-        statistics = batch_statistics(model)
+        statistics = running_statistics(model)
         sums = [paddle.zeros_like(statistic) for statistic in statistics]
         self.loader.sampler.seek(epoch)
         with _of_single_batches(model), contextlib.closing(iter(self.loader)) as batches:
@@ -70,6 +71,7 @@ class PreciseStatistics:
         for statistic, total in zip(statistics, sums):
             statistic.set_value(total / count)
         self.ranks.average(statistics)
+        aggregate_splits(model)
         logger.info("batch norm statistics of %d batches in %s", count, duration(time.perf_counter() - start))
 
 

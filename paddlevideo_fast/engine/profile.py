@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import paddle
 from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
@@ -28,7 +27,8 @@ from paddlevideo_fast.engine.optim import trainable
 from paddlevideo_fast.engine.stopwatch import Watch, put, put_everywhere, subclasses
 from paddlevideo_fast.engine.train import train_one_epoch
 from paddlevideo_fast.loaders import dali_loader, dali_pipeline, dali_reader, thread_loader
-from paddlevideo_fast.loaders.thread_loader import PREFETCH_BATCHES
+from paddlevideo_fast.loaders.dali_loader import DaliLoader
+from paddlevideo_fast.loaders.thread_loader import PREFETCH_BATCHES, ThreadLoader
 
 STEP_PARTS = (
     "data_wait", "augment", "forward", "backward", "rank_wait", "communication", "optimizer", "other",
@@ -48,6 +48,7 @@ class StepTimes:
         warmup: Steps before the measurement.
         watched: Steps measured part by part.
         plain: Steps measured as a whole.
+        clips: Clips of a plain step on average, over all ranks.
         watched_seconds: Mean wall time of a watched step.
         plain_seconds: Mean wall time of a plain step.
         cpu_seconds: Mean CPU time of a step over all threads of the process.
@@ -59,6 +60,7 @@ class StepTimes:
     warmup: int
     watched: int
     plain: int
+    clips: float
     watched_seconds: float
     plain_seconds: float
     cpu_seconds: float
@@ -103,11 +105,8 @@ class Pace:
 class _WatchedLoader:
     """A loader of which each batch waited for is timed."""
 
-    def __init__(self, loader: Iterable, watch: Watch):
-        self._iterate = watch.around_items("data_wait")(loader.__iter__)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._iterate()
+    def __init__(self, loader: ThreadLoader | DaliLoader, watch: Watch):
+        self.read = watch.around_items("data_wait")(loader.read)
 
 
 class _Stretches:
@@ -117,6 +116,7 @@ class _Stretches:
         self.warmup, self.length = warmup, 1 if main.synchronise is None else max(1, min(STRETCH, steps // 4))
         self.main, self.reader = main, reader
         self.count: Counter[str] = Counter()
+        self.clips: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
         self.cpu: Counter[str] = Counter()
         self._begun, self._kind = 0, ""
@@ -129,6 +129,9 @@ class _Stretches:
         if kind != self._kind:
             self.switch(kind)
         self.count[kind] += 1
+
+    def count_clips(self, number: int) -> None:
+        self.clips[self._kind] += number
 
     def switch(self, kind: str) -> None:
         """Ends a stretch and begins another, or none."""
@@ -167,15 +170,16 @@ def profile_training(run: Training, steps: int) -> tuple[StepTimes, ReaderTimes]
         watch_steps(run, main, stretches, changes)
         log = RunLog(None, visualdl=False)
         while run.progress.step < warmup + steps:
-            if run.progress.epoch == run.config.epochs:
+            if run.progress.epoch >= run.epochs:
                 run.progress.epoch = run.progress.trained = 0
             train_one_epoch(run, log, failures, max_steps=warmup + steps)
             failures.check_epoch(run.ranks.gather)
         stretches.switch("")
-    return _step_times(workers, stretches, main), _reader_times(reader, clips["measured"], failures.failed)
+    times = _step_times(workers, run.ranks.size, stretches, main)
+    return times, _reader_times(reader, clips["measured"], failures.failed)
 
 
-def _step_times(workers: int, stretches: _Stretches, main: Watch) -> StepTimes:
+def _step_times(workers: int, ranks: int, stretches: _Stretches, main: Watch) -> StepTimes:
     count, seconds, cpu = stretches.count, stretches.seconds, stretches.cpu
     means = {kind: seconds[kind] / count[kind] for kind in ("watched", "plain")}
     wall, main_cpu = main.wall, main.cpu
@@ -186,6 +190,7 @@ def _step_times(workers: int, stretches: _Stretches, main: Watch) -> StepTimes:
         warmup=stretches.warmup,
         watched=count["watched"],
         plain=count["plain"],
+        clips=stretches.clips["plain"] * ranks / count["plain"],
         watched_seconds=means["watched"],
         plain_seconds=means["plain"],
         cpu_seconds=(cpu["watched"] + cpu["plain"]) / (count["watched"] + count["plain"]),
@@ -219,6 +224,7 @@ def watch_steps(run: Training, main: Watch, stretches: _Stretches, changes: cont
 
     def exchanged_after(plain: Callable) -> Callable:
         def backward(model, batch, scale):
+            stretches.count_clips(batch["clip"].shape[0])
             if not (main.active and run.ranks.size > 1 and run.parallel_model.grad_need_sync):
                 with main.part("backward"):
                     return plain(model, batch, scale)

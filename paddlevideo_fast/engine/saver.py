@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 
-from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.log import RunLog
 from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, broken_arrays
 from paddlevideo_fast.engine.run import Training
 from paddlevideo_fast.engine.state import facts, training_state
 from paddlevideo_fast.engine.stop import StoppedOnRequestError, StopRequest
+from paddlevideo_fast.ops.norm import aggregate_splits, running_statistics
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -47,8 +47,9 @@ class Saver:
         self._write_if(due, agree=True)
 
     def is_due_after_epoch(self, last: bool) -> bool:
-        """Tells whether the epoch ends with a state; the same on every rank."""
-        return last or self.run.progress.epoch % self.run.config.checkpoint.every_epochs == 0
+        """Tells whether the epoch ends with a state, as the last of a phase does; the same on every rank."""
+        every = self.run.config.checkpoint.every_epochs
+        return last or self.run.ends_phase or self.run.progress.epoch % every == 0
 
     def after_epoch(self, last: bool) -> None:
         """Writes the state if the epoch ends with one; every rank must call it, the ranks' statistics being equal.
@@ -90,11 +91,12 @@ def save(run: Training, log: RunLog) -> None:
 
 
 def agree_on_statistics(run: Training) -> None:
-    """Gives every rank the mean of the ranks' batch norm statistics, which local norms keep of their own clips.
+    """Makes one model, to be evaluated and saved, of what the ranks and the parts of their batches have.
 
-    What is evaluated and saved is then one model.
+    Every rank takes the mean of the ranks' batch norm statistics, which local norms keep of their own clips; those of
+    parts of a batch are aggregated.
     """
-    if run.ranks.size > 1:
-        run.ranks.average(batch_statistics(run.model))
-        if run.ema:
-            run.ema.copy_statistics()
+    run.ranks.average(running_statistics(run.model))
+    aggregate_splits(run.model)
+    if run.ema:
+        run.ema.copy_statistics()

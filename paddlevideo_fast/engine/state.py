@@ -12,8 +12,10 @@ from typing import Any
 from paddlevideo_fast.data.annotations import VideoRecord
 from paddlevideo_fast.data.video import describe_source
 from paddlevideo_fast.engine.checkpoint import CheckpointError, optimizer_state, set_optimizer_state
+from paddlevideo_fast.engine.phase import enter_phase
 from paddlevideo_fast.engine.run import Training
 from paddlevideo_fast.models.weights.load import explain_misfit, set_state
+from paddlevideo_fast.ops.norm import load_split_state, split_state
 
 STATE_FORMAT = 2
 
@@ -32,6 +34,7 @@ def training_state(run: Training, log_bytes: int) -> dict[str, Any]:
         "progress": asdict(run.progress),
         "class_names": run.class_names,
         "model": run.model.state_dict(),
+        "splits": split_state(run.model),
         "optimizer": optimizer_state(run.optimizer, run.model),
         "scaler": run.precision.scaler.state_dict() if run.precision.scaler else None,
         "ema": run.ema.model.state_dict() if run.ema else None,
@@ -67,6 +70,8 @@ def restore(run: Training, state: dict[str, Any]) -> int:
         set_state(run.ema.model.state_dict(), state["ema"])
         run.ema.updates = state["ema_updates"]
     run.progress.__init__(**state["progress"])
+    enter_phase(run)
+    load_split_state(run.model, state.get("splits", {}))
     return state["log_bytes"]
 
 

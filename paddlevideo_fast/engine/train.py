@@ -16,21 +16,22 @@ import paddle
 from paddlevideo_fast.config import dump_config
 from paddlevideo_fast.data.augment_draws import draw_mix
 from paddlevideo_fast.data.samplers import Step
-from paddlevideo_fast.engine.banner import banner
+from paddlevideo_fast.engine.banner import banner, phases
 from paddlevideo_fast.engine.build import build_augment
 from paddlevideo_fast.engine.checkpoint import write_atomically
-from paddlevideo_fast.engine.distributed import batch_statistics
 from paddlevideo_fast.engine.evaluate import evaluate
 from paddlevideo_fast.engine.failures import Failures
 from paddlevideo_fast.engine.interval import Interval
 from paddlevideo_fast.engine.log import RunLog, duration, say_metrics, say_rows
 from paddlevideo_fast.engine.nonfinite import NonFiniteLossError, count_skipped, explain_break, is_finite
 from paddlevideo_fast.engine.optim import trainable
+from paddlevideo_fast.engine.phase import announce_phase, enter_phase
 from paddlevideo_fast.engine.run import Progress, Training
 from paddlevideo_fast.engine.saver import Saver, agree_on_statistics
 from paddlevideo_fast.engine.state import facts, restore
 from paddlevideo_fast.engine.stop import StopRequest
 from paddlevideo_fast.engine.tasks import Batch
+from paddlevideo_fast.ops.norm import running_statistics
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -40,7 +41,7 @@ _RUN_FILES = ("checkpoints", "metrics.jsonl", "visualdl", "config.yaml", "result
 def train(
     run: Training, resume: bool = False, max_steps: int | None = None, stop: StopRequest | None = None
 ) -> Progress:
-    """Trains until the configured epochs are done.
+    """Trains until the epochs of the run are done.
 
     Args:
         run: What :func:`build_training` made.
@@ -60,6 +61,8 @@ def train(
         text = dump_config(run.config).encode()
         write_atomically(run.output_dir / "config.yaml", lambda file: file.write(text))
         say_rows("run", banner(run))
+        for line in phases(run):
+            logger.info("  %s", line)
     progress, config = run.progress, run.config
     failures = Failures(config.data.max_failed_share, stop_at_first=config.data.bad_files == "raise")
     start, first_step = time.perf_counter(), progress.step
@@ -69,15 +72,17 @@ def train(
             if progress.unvalidated and run.validation is not None:
                 validate(run, log)
             progress.unvalidated = False
-            if progress.epoch == config.epochs or _reached(progress, max_steps):
+            if progress.epoch >= run.epochs or _reached(progress, max_steps):
                 break
+            if progress.step == first_step or run.ends_phase:
+                announce_phase(run)
             train_one_epoch(run, log, failures, saver, max_steps)
             failures.check_epoch(run.ranks.gather)
             if failures.summary():
                 logger.warning("%s", failures.summary())
             # The state is saved before the validation, which a resumed run then catches up on.
-            last = progress.epoch == config.epochs or _reached(progress, max_steps)
-            due = last or progress.epoch % config.valid_every_epochs == 0
+            last = progress.epoch >= run.epochs or _reached(progress, max_steps)
+            due = last or run.ends_phase or progress.epoch % config.valid_every_epochs == 0
             progress.unvalidated = due and run.validation is not None
             if run.precise_bn and (progress.unvalidated or saver.is_due_after_epoch(last)):
                 refine_statistics(run)
@@ -110,13 +115,14 @@ def train_one_epoch(
     config, progress, sampler = run.config, run.progress, run.sampler
     parameters = trainable(run.model)
     skips = config.nonfinite.policy == "skip"
-    statistics = batch_statistics(run.model) if skips else []
+    enter_phase(run)
+    statistics = running_statistics(run.model) if skips else []
     run.model.train()
     sampler.seek(progress.epoch, progress.position)
-    batches = iter(run.loader)
+    batches = run.batches()
     interval = Interval(run.ranks)
     for step in sampler.steps():
-        rate = run.learning_rate(progress.trained / sampler.records_per_epoch)
+        rate = run.learning_rate(run.rate_progress)
         run.optimizer.set_lr(rate)
         # All randomness of a step follows from its number: a resumed run needs no generator state.
         paddle.seed(_seed(config.seed, progress.step, run.ranks.rank))
@@ -153,7 +159,7 @@ def train_one_epoch(
         if ends:
             break
     if progress.position >= sampler.records_per_epoch:
-        progress.epoch, progress.position = progress.epoch + 1, 0
+        run.finish_epoch(batches)
     agree_on_statistics(run)
 
 
@@ -161,7 +167,7 @@ def refine_statistics(run: Training) -> None:
     """Gives the model that is evaluated precise batch norm statistics; every rank must call it."""
     model, progress = run.evaluated_model, run.progress
     paddle.seed(_seed(run.config.seed, progress.step, run.ranks.rank))
-    run.precise_bn.update(model, run.precision.wrap(model), progress.epoch)
+    run.precise_bn.update(model, run.precision.wrap(model), progress.last_epoch)
 
 
 def augment(run: Training, batch: Batch, micro_batch: int) -> Batch:
@@ -197,20 +203,23 @@ def report(run: Training, log: RunLog, interval: Interval, rate: float) -> None:
     """
     progress, sampler, steps = run.progress, run.sampler, interval.steps
     values, loss_is_finite, broken = interval.read()
-    values = {"loss": values.pop("loss"), "lr": rate, **values}
-    left = (run.config.epochs - progress.epoch) * sampler.records_per_epoch - progress.position
-    values["eta_seconds"] = round(left / sampler.records_per_step * values["batch_cost"])
+    pixels = run.schedule.pixels_left(run.epochs_done) * sampler.records_per_epoch * sampler.repeats
+    values["eta_seconds"] = round(pixels * values.pop("seconds_per_pixel"))
+    shape = interval.shape if run.config.multigrid else {}
+    values = {"loss": values.pop("loss"), "lr": rate, **shape, **values}
     values["memory_mb"] = _peak_memory() >> 20
     values["skipped"] = progress.skipped
     log.record("train", progress.epoch + 1, progress.step, values)
     if run.ranks.is_first:
         logger.info(
-            "epoch %d/%d step %d (%3.0f%%)  %s  lr %.3g  batch %.3f s  reader %.3f s  %.1f clips/s  eta %s  mem %d MB",
+            "epoch %d/%d step %d (%3.0f%%)  %s%s  lr %.3g  batch %.3f s  reader %.3f s  %.1f clips/s  eta %s  "
+            "mem %d MB",
             progress.epoch + 1,
-            run.config.epochs,
+            run.epochs,
             progress.step,
             100 * progress.position / sampler.records_per_epoch,
             "  ".join(f"{name} {values[name]:.4f}" for name in ("loss", *run.task.monitored) if name in values),
+            "  {clips} of {frames}x{crop}x{crop}".format(**shape) if shape else "",
             rate,
             values["batch_cost"],
             values["reader_cost"],
@@ -241,7 +250,7 @@ def validate(run: Training, log: RunLog) -> None:
     logger.info(
         "epoch %d/%d valid  %s%s",
         epochs_done,
-        config.epochs,
+        run.epochs,
         say_metrics(result.metrics),
         "  (best so far)" if is_best else "",
     )

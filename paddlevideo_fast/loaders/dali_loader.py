@@ -7,7 +7,7 @@ are DALI's, for a whole batch at once. What comes out is the same batch dict, it
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -61,14 +61,18 @@ class DaliLoader:
         self._loader = ThreadLoader(DaliBatches(dataset, reader), sampler, num_workers, timeout)
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yields batch dicts of tensors.
+        """Yields the batches of the sampler; see :meth:`read`."""
+        return self.read(self.sampler)
+
+    def read(self, batches: Iterable[list[SampleKey]]) -> Iterator[Sample]:
+        """Yields batch dicts of tensors, one for each list of keys.
 
         Raises:
             LoaderError: A video needs a GPU, a batch did not come in time, or reading it raised what is not a matter
                 of its files.
         """
         try:
-            yield from self._loader
+            yield from self._loader.read(batches)
         except LoaderError as error:
             if isinstance(error.__cause__, LoaderError):  # a sentence of its own, which needs no traceback
                 raise error.__cause__ from None

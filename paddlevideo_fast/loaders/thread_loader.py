@@ -10,7 +10,7 @@ import threading
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 
@@ -29,7 +29,7 @@ class LoaderError(RuntimeError):
 
 
 class ThreadLoader:
-    """Iterates over the batches of a sampler from its current position.
+    """Iterates over the batches of a sampler from its current position, or over others.
 
     The threads live as long as the loader. Each reads whole batches, in which neighbours may share one decode, and
     copies them to the device, beside what the main thread computes there. Batches come in the order of the sampler.
@@ -55,18 +55,22 @@ class ThreadLoader:
         weakref.finalize(self, _end, self._tasks, threads, stopped)  # with the loader, or before the interpreter ends
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yields batch dicts of tensors.
+        """Yields the batches of the sampler; see :meth:`read`."""
+        return self.read(self.sampler)
+
+    def read(self, batches: Iterable[list[SampleKey]]) -> Iterator[Sample]:
+        """Yields batch dicts of tensors, one for each list of keys.
 
         Raises:
             LoaderError: A batch did not come in time, or reading it raised what is not a matter of its files.
         """
         if not self.num_workers:
-            for keys in self.sampler:
+            for keys in batches:
                 yield _to_tensors(self.dataset.read_batch(keys), paddle.get_device())
             return
         ahead: deque[tuple[Future, list[SampleKey]]] = deque()
         try:
-            for keys in self.sampler:
+            for keys in batches:
                 ahead.append((Future(), keys))
                 self._tasks.put(ahead[-1])
                 if len(ahead) == self.num_workers * PREFETCH_BATCHES:

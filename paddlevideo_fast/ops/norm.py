@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import paddle
 import paddle.distributed as dist
 from paddle import nn
@@ -280,14 +281,15 @@ def split_state(model: nn.Layer) -> dict[str, paddle.Tensor]:
 
 
 @paddle.no_grad()
-def load_split_state(model: nn.Layer, state: Mapping[str, paddle.Tensor]) -> None:
+def load_split_state(model: nn.Layer, state: Mapping[str, paddle.Tensor | np.ndarray]) -> None:
     """Put statistics of parts back, after the state dict and `set_splits`.
 
     Where the number of parts is another one now, as with another number of ranks, they are aggregated first.
 
     Args:
         model: A model as the one that the state is of.
-        state: What `split_state` returned; where it is empty, each part begins with the statistics of all.
+        state: What `split_state` returned, as tensors or arrays; where it is empty, each part begins with the
+            statistics of all.
 
     Raises:
         ValueError: The state is of another model.
@@ -302,7 +304,7 @@ def load_split_state(model: nn.Layer, state: Mapping[str, paddle.Tensor]) -> Non
         if not state:
             layer.split(layer.splits)
             continue
-        saved = [state[f"{name}.{kind}"] for kind in ("mean", "variance")]
+        saved = [paddle.to_tensor(np.asarray(state[f"{name}.{kind}"])) for kind in ("mean", "variance")]
         layer._aggregate(*saved)
         layer.split(layer.splits)
         if layer.splits > 1 and saved[0].shape == layer._split_mean.shape:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from paddlevideo_fast.data.samplers import EvalSampler, SampleKey, TrainSampler, shards_in_use
+from paddlevideo_fast.phases import Phase, Schedule
 
 GRID = list(itertools.product((1, 2, 7, 16, 33), (1, 3, 8), (1, 2, 3), (1, 2, 4), (1, 2)))
 
@@ -217,3 +218,111 @@ def test_the_shards_to_keep_are_enough_for_readers_that_lag_behind(size, window,
         kept = [*kept, shard][-shards_in_use(shards, window, ahead) :]
     assert 40 <= reads <= 41
     assert shards_in_use(np.array([0, 0, 1, 1]), 4, 100) == 2
+
+
+def cycling(full):
+    """Epoch 0: 2 frames, steps of 8 and 4 full batches at 16 and 24 pixels; epochs 1 and 2: 4 frames, 4, 2 and 1."""
+    coarse = Phase(0, 1, 4 * full, 2, 24, 4.0, 1, 1, 2, ((16, 8 * full), (24, 4 * full)))
+    fine = Phase(1, 3, full, 4, 32, 1.0, 1, 1, 1, ((16, 4 * full), (24, 2 * full), (32, full)))
+    return Schedule((coarse, fine), 2)
+
+
+def of_multigrid(records, batch, ranks, accum, repeats=1, **options):
+    schedule = cycling(batch * ranks * accum * repeats)
+    return samplers(records, batch, ranks, accum, repeats, schedule=schedule, **options)
+
+
+MULTIGRID = list(itertools.product((1, 5, 33, 100), (1, 3), (1, 2, 3), (1, 2), (1, 2)))
+
+
+@pytest.mark.parametrize(("records", "batch", "ranks", "accum", "repeats"), MULTIGRID)
+def test_every_record_once_an_epoch_whatever_the_shapes(records, batch, ranks, accum, repeats):
+    group, full = of_multigrid(records, batch, ranks, accum, repeats, seed=5), batch * ranks * accum
+    for epoch, frames, cycle in ((0, 2, [(16, 8), (24, 4)]), (2, 4, [(16, 4), (24, 2), (32, 1)])):
+        for sampler in group:
+            sampler.seek(epoch)
+        assert in_order_of_records(group, repeats) == np.random.default_rng([5, epoch]).permutation(records).tolist()
+        steps, taken = list(zip(*(sampler.steps() for sampler in group), strict=True)), 0
+        assert len(steps) == group[0].steps_per_epoch
+        for step, (crop, factor) in zip(steps, itertools.cycle(cycle)):
+            size = min(factor * full, records - taken)
+            assert {(part.num_records, part.num_clips) for part in step} == {(size, size * repeats)}
+            keys = [key for part in step for micro in part.micro_batches for key in micro]
+            assert {(key.epoch, key.frames, key.crop) for key in keys} == {(epoch, frames, crop)}
+            for micro in zip(*(part.micro_batches for part in step), strict=True):  # or a rank would wait for ever
+                shares = [len(real([each])) // repeats for each in micro]
+                assert max(shares) <= factor * batch and max(shares) - min(shares) <= 1
+            taken += size
+        assert taken == records
+        for sampler in group:
+            assert len(sampler) == len(list(sampler))
+
+
+def in_order_of_records(group, repeats):
+    return in_order(group)[::repeats]
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 7])
+def test_a_short_cycle_goes_on_with_another_number_of_ranks(after):
+    first = of_multigrid(150, 2, 4, 1, seed=3)
+    for sampler in first:
+        sampler.seek(1)
+    whole = [list(step) for step in zip(*(sampler.steps() for sampler in first))]
+    position = sum(step[0].num_records for step in whole[:after])
+    for batch, ranks, accum, repeats in ((8, 1, 1, 1), (2, 2, 2, 1), (1, 2, 2, 2)):
+        rest = samplers(150, batch, ranks, accum, repeats, seed=3, schedule=cycling(8))
+        for sampler in rest:
+            sampler.seek(1, position)
+        again = [list(step) for step in zip(*(sampler.steps() for sampler in rest))]
+        if repeats == 1:
+            assert [step[0].num_clips for step in again] == [step[0].num_clips for step in whole[after:]]
+            assert [crop_of(step) for step in again] == [crop_of(step) for step in whole[after:]]
+        assert in_order_of_records(rest, repeats) == in_order(first)[position:]
+
+
+def crop_of(step):
+    (crop,) = {key.crop for part in step for micro in part.micro_batches for key in micro}
+    return crop
+
+
+def test_another_full_batch_ends_the_step_under_way_and_goes_on():
+    (sampler,) = samplers(40, 3, 1, 1, schedule=cycling(3))  # steps of 12, 6 and 3
+    sampler.seek(1, position=14)
+    assert [(step.num_records, crop_of([step])) for step in sampler.steps()] == [
+        (4, 24),
+        (3, 32),
+        (12, 16),
+        (6, 24),
+        (1, 32),
+    ]
+
+
+def test_drop_last_with_shapes():
+    (sampler,) = samplers(40, 3, 1, 1, schedule=cycling(3), drop_last=True)
+    assert (sampler.records_per_epoch, sampler.steps_per_epoch) == (36, 2)  # 24 and 12
+    sampler.seek(1)
+    assert (sampler.records_per_epoch, sampler.steps_per_epoch) == (39, 5)  # 12, 6, 3; 12, 6
+    assert [len(keys) for keys in sampler] == [12, 6, 3, 12, 6]
+    with pytest.raises(ValueError, match=r"23 records do not fill one step of 24 \(24 per rank x 1 ranks x 1 accum"):
+        samplers(23, 3, 1, 1, schedule=cycling(3), drop_last=True)
+
+
+def test_shards_are_shuffled_alike_whatever_the_shapes():
+    shards = shards_of(9)
+    plain, grid = sharded(shards, 3, 2, 1, 3, seed=4), sharded(shards, 3, 2, 1, 3, seed=4, schedule=cycling(6))
+    for sampler in plain + grid:
+        sampler.seek(1)
+    assert in_order(plain) == in_order(grid)
+
+
+def test_batches_of_epoch_after_epoch_from_anywhere():
+    (sampler,) = samplers(10, 3, 1, 1, schedule=cycling(3))
+    expected = []
+    for epoch, position in ((1, 6), (2, 0)):
+        sampler.seek(epoch, position)
+        expected += list(sampler)
+    sampler.seek(1, 6)
+    batches = sampler.onwards(3)
+    sampler.seek(0)
+    assert list(batches) == expected and len(expected) == 2
+    assert list(sampler.onwards(0)) == []

@@ -184,3 +184,26 @@ def test_table_and_errors():
         UniformSampling(frame_stride=0)
     with pytest.raises(ValueError, match="num_clips"):
         SegmentSampling(num_clips=1.5)
+
+
+def test_the_stride_of_shorter_clips_is_drawn_so_that_they_span_as_much():
+    """Of 32 frames at stride 2: 8 frames have 2 to 8, 16 have 2 to 4, 32 the one; each as often as the others."""
+    sampling, rng = UniformSampling(frame_stride=2, base_frames=32), np.random.default_rng(0)
+    for num_frames, strides in ((8, range(2, 9)), (16, range(2, 5)), (32, [2])):
+        found = [int(np.diff(sampling(1000, num_frames, 0, rng))[0]) for _ in range(1400)]
+        counts = [found.count(stride) for stride in strides]
+        assert sum(counts) == 1400
+        assert min(counts) > 0.8 * 1400 / len(strides)
+    indices = sampling(1000, 8, 0, np.random.default_rng(1))
+    assert indices.tolist() == sampling(1000, 8, 0, np.random.default_rng(1)).tolist()
+    assert len(set(np.diff(indices))) == 1
+
+
+def test_the_stride_is_the_same_where_a_clip_is_full_or_evaluated():
+    full, plain = UniformSampling(frame_stride=2, base_frames=8), UniformSampling(frame_stride=2)
+    for length in (3, 20, 200):
+        draws = [sampling(length, 8, 0, np.random.default_rng(3)).tolist() for sampling in (full, plain)]
+        assert draws[0] == draws[1]
+        assert full(length, 4).tolist() == plain(length, 4).tolist()
+    with pytest.raises(ValueError, match="base_frames must be an integer of at least 1, got 0"):
+        UniformSampling(base_frames=0)

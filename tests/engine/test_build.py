@@ -15,6 +15,7 @@ from paddlevideo_fast.data.readers import IsolatedReader, VideoError
 from paddlevideo_fast.data.samplers import SampleKey
 from paddlevideo_fast.engine import build as module
 from paddlevideo_fast.engine.distributed import Ranks
+from paddlevideo_fast.schedule import SCHEDULES
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ NAMED = {
     "model": ({"tsm_resnet18": module.MODELS["tsm_resnet18"]}, "num_classes: 8, width: 0.125", module.build_model),
     "data.sampling": (module.SAMPLINGS, "", lambda config: module.build_recipe(config, "train")),
     "data.train.crop": (module.CROPS, "", lambda config: module.build_recipe(config, "train")),
-    "schedule": (module.SCHEDULES, "milestones: [1]", lambda config: module.build_learning_rate(config, 8)(0.5)),
+    "schedule": (SCHEDULES, "milestones: [1]", lambda config: module.build_learning_rate(config, 8)(0.5)),
     "task": (module.TASKS, "", module.build_task),
     "data.reader": (module.READERS, "", module.build_configured_reader),
 }

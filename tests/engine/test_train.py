@@ -109,6 +109,21 @@ def test_repeats_count_in_the_mean_and_in_the_global_batch(motion, tmp_path, mon
     assert lines(tmp_path)[0]["lr"] == pytest.approx(0.05 * 8 / 16)
 
 
+def test_reading_goes_on_from_one_epoch_to_the_next(motion, tmp_path, monkeypatch):
+    use_toy(monkeypatch)
+    run = build(motion, tmp_path, *TOY, "data.num_workers=1", "epochs=3")
+    begun, plain = [], run.loader.read
+    run.loader.read = lambda batches: begun.append(1) or plain(batches)
+    epochs, read_batch = [], run.dataset.read_batch
+    run.dataset.read_batch = lambda keys: epochs.append((run.progress.epoch, keys[0].epoch)) or read_batch(keys)
+    train(run)
+    assert begun == [1] and [epoch for _, epoch in epochs] == [0] * 4 + [1] * 4 + [2] * 4
+    assert any(read > trained for trained, read in epochs)  # while the epoch before was trained
+    run.progress.epoch = 1
+    engine.train_one_epoch(run, RunLog(None, False), no_failures())
+    assert begun == [1, 1] and run.progress.epoch == 2
+
+
 def test_gradients_are_clipped_by_their_global_norm(motion, tmp_path, monkeypatch):
     use_toy(monkeypatch)
     run = build(motion, tmp_path, *TOY, "optimizer={name: sgd, lr: 0.5, clip_norm: 0.001}", "schedule={name: constant}")
