@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +29,34 @@ prepare()
 from report import RESULTS, write_report
 
 from paddlevideo_fast.config import load_config
-from paddlevideo_fast.engine.build import build_evaluation, build_task, build_training
+from paddlevideo_fast.engine.build import build_augment, build_evaluation, build_task, build_training
 from paddlevideo_fast.engine.distributed import Ranks
 from paddlevideo_fast.engine.evaluate import evaluate
 from paddlevideo_fast.engine.train import train
 from paddlevideo_fast.plots import plot_accuracy_over_time
 from paddlevideo_fast.prepare.motion import make_motion_dataset
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs" / "quickstart" / "motion_tsm.yaml"
+QUICKSTART = Path(__file__).resolve().parents[1] / "configs" / "quickstart"
 ALONE = Ranks(0, 1)
 STEPS_AT_A_SHAPE = 8
-# Of the standard schedule; multigrid stretches it by its epoch factor.
-EPOCHS, MILESTONES = 12, "[7, 10]"
-SLOWFAST = "model={name: slowfast_resnet50, num_classes: 8, width: 0.125, alpha: 2, fusion_kernel: 5, dropout: 0.2"
-MODELS = {
-    "SlowFast-R50, an eighth as wide": SLOWFAST,
-    "TSM-R18, a quarter as wide": "model={name: tsm_resnet18, num_classes: 8, width: 0.25, shift_div: 4, dropout: 0.2",
-}
-MULTIGRID = ["multigrid={long_cycle: true, short_cycle: true, epoch_factor: 1.5}"]
+OFF = "multigrid="
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration with multigrid; ``options`` make it of one without."""
+
+    name: str
+    config: Path
+    options: tuple[str, ...] = ()
+
+
+SLOWFAST = Recipe("SlowFast-R50, an eighth as wide", QUICKSTART / "motion_slowfast_multigrid.yaml")
+TSM = Recipe(
+    "TSM-R18, a quarter as wide",
+    QUICKSTART / "motion_tsm.yaml",
+    ("multigrid={milestones: [5, 8]}", "model.norm=sub", "data.batch_size=8", "optimizer.lr=0.015"),
+)
 
 SPEED_COLUMNS = {
     "model": "model",
@@ -74,19 +85,17 @@ ACCURACY_COLUMNS = {
 Rows = list[dict[str, Any]]
 
 
-def run(data: Path, folder: Path, model: str, options: Sequence[str], max_steps: int | None = None, valid=False):
+def run(data: Path, folder: Path, recipe: Recipe, options: Sequence[str], max_steps: int | None = None, valid=False):
     """Train on the motion data set; return the run and the rows of its metrics."""
     fixed = [
         f"output_dir={folder}",
         f"data.class_names={data}/classes.txt",
         *(f"data.{phase}.annotations={data}/{phase}.txt" for phase in ("train", "valid", "test")),
-        f"epochs={EPOCHS}",
-        f"schedule={{name: step, milestones: {MILESTONES}, warmup_epochs: 1, warmup_start_lr: 0.003}}",
         "log={interval: 1, visualdl: false}",
         "checkpoint.keep=1",
     ]
-    config = load_config(CONFIG, [*fixed, model, *options])
-    training = build_training(config, CONFIG, ALONE, validate=valid)
+    config = load_config(recipe.config, [*fixed, *recipe.options, *options])
+    training = build_training(config, recipe.config, ALONE, validate=valid)
     train(training, max_steps=max_steps)
     return training, [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -95,28 +104,26 @@ def shape_of(row: dict[str, Any]) -> tuple[int, int, int]:
     return row["clips"], row["frames"], row["crop"]
 
 
-def throughput(data: Path, scratch: Path, model: str, shape: tuple[int, int, int]) -> float:
+def throughput(data: Path, scratch: Path, recipe: Recipe, shape: tuple[int, int, int]) -> float:
     """Return clips a second of training at one shape alone."""
     clips, frames, crop = shape
     folder = scratch / "x".join(map(str, shape))
-    options = [f"data.batch_size={clips}", f"data.num_frames={frames}", f"data.crop_size={crop}", "epochs=99"]
-    options += [f"data.{phase}.short_side={crop + 4}" for phase in ("valid", "test")]
-    _, rows = run(data, folder, model + "}", options, max_steps=STEPS_AT_A_SHAPE)
+    options = [OFF, f"data.batch_size={clips}", f"data.num_frames={frames}", f"data.crop_size={crop}", "epochs=99"]
+    _, rows = run(data, folder, recipe, options, max_steps=STEPS_AT_A_SHAPE)
     full = [row["batch_cost"] for row in rows[2:] if row["clips"] == clips]  # the first two warm up
     return clips / statistics.median(full)
 
 
-def speed_rows(data: Path, scratch: Path, name: str, batch: int) -> Rows:
-    """Return a row for every phase of one model's schedule, and one for the whole."""
-    model = MODELS[name]
-    folder = scratch / "multigrid"
-    options = [*MULTIGRID, f"data.batch_size={batch}"]
-    training, rows = run(data, folder, model + ", norm: sub}", options)
+def speed_rows(data: Path, scratch: Path, recipe: Recipe) -> Rows:
+    """Return a row for every phase of one recipe's schedule, and one for the whole."""
+    training, rows = run(data, scratch / "multigrid", recipe, [])
+    rows = [row for row in rows if row["phase"] == "train"]
     counts = Counter(shape_of(row) for row in rows)
     usual = [shape for shape, count in counts.items() if count > 1]
-    speeds = {shape: throughput(data, scratch, model, shape) for shape in usual}
-    base = (batch, training.config.data.num_frames, training.config.data.crop_size)
-    standard = EPOCHS * len(training.records) / speeds[base]
+    speeds = {shape: throughput(data, scratch, recipe, shape) for shape in usual}
+    settings = training.config.data
+    base = speeds[settings.batch_size, settings.num_frames, settings.crop_size]
+    standard = training.config.epochs * len(training.records) / base
 
     def ideal(row: dict[str, Any]) -> float:
         shape = shape_of(row)  # the last step of an epoch has fewer clips than any other
@@ -128,11 +135,11 @@ def speed_rows(data: Path, scratch: Path, name: str, batch: int) -> Rows:
         phase = training.schedule.at(row["epoch"] - 1)
         phases[phase.start, phase.end, phase.batch_size, phase.num_frames, phase.crop_size].append(row)
     found = [
-        {"model": name, "part": f"phase {number}", "epochs": f"{start}-{end}", "shape": f"{b}x{t}x{s}"}
+        {"model": recipe.name, "part": f"phase {number}", "epochs": f"{start}-{end}", "shape": f"{b}x{t}x{s}"}
         | _sums(part, ideal)
         for number, ((start, end, b, t, s), part) in enumerate(phases.items(), 1)
     ]
-    whole = {"model": name, "part": "whole", "epochs": f"0-{training.epochs}", **_sums(rows, ideal)}
+    whole = {"model": recipe.name, "part": "whole", "epochs": f"0-{training.epochs}", **_sums(rows, ideal)}
     speedups = {"speedup": standard / whole["measured"], "ideal_speedup": standard / whole["ideal"]}
     return [*found, whole | {"standard": standard} | speedups]
 
@@ -146,10 +153,10 @@ def accuracy_rows(data: Path, scratch: Path, seeds: Sequence[int], output: Path)
     """Return two rows a seed, and draw the validation accuracy of all runs over time."""
     rows, curves = [], []
     for seed in seeds:
-        for schedule, options in (("standard", []), ("multigrid", MULTIGRID)):
+        for schedule, options in (("standard", [OFF]), ("multigrid", [])):
             folder = scratch / f"{schedule}_{seed}"
-            model = SLOWFAST + (", norm: sub}" if options else "}")
-            training, metrics = run(data, folder, model, [*options, f"seed={seed}"], valid=True)
+            options += [f"seed={seed}", "valid_every_epochs=2"]
+            training, metrics = run(data, folder, SLOWFAST, options, valid=True)
             seconds, curve = 0.0, []
             for row in metrics:
                 if row["phase"] == "train":
@@ -178,8 +185,9 @@ def accuracy_rows(data: Path, scratch: Path, seeds: Sequence[int], output: Path)
 
 def test_accuracy(training) -> float:
     """Return the top-1 of a trained run on the test set."""
-    data = build_evaluation(training.config, "test", CONFIG, build_task(training.config), ALONE)
-    result = evaluate(training.model, training.forward, training.task, data, ALONE, training.augment)
+    config = training.config
+    data = build_evaluation(config, "test", SLOWFAST.config, build_task(config), ALONE)
+    result = evaluate(training.model, training.forward, training.task, data, ALONE, build_augment(config, "test"))
     return result.metrics["top1"]
 
 
@@ -195,17 +203,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = make_motion_dataset(Path(scratch) / "motion", train=240 if args.quick else 720, valid=120, test=120)
         if "multigrid_speed" in args.only:
-            rows = [
-                row
-                for number, name in enumerate(MODELS)
-                for row in speed_rows(data, Path(scratch) / f"speed_{number}", name, 8)
-            ]
+            folders = {recipe: Path(scratch) / recipe.config.stem for recipe in (SLOWFAST, TSM)}
+            rows = [row for recipe, folder in folders.items() for row in speed_rows(data, folder, recipe)]
             notes = [
                 "Measured: the sum of the steps of a run by the whole schedule, waiting for the readers included. "
                 "Ideal: the clips at each shape over the throughput of a run at that shape alone; the standard one "
                 "likewise.",
-                f"Motion data set, {EPOCHS} epochs stretched by 1.5, milestones {MILESTONES}; frames and side of the "
-                "configuration are 8 and 64, the batch 8.",
+                "Motion data set; configs/quickstart/motion_slowfast_multigrid.yaml, and motion_tsm.yaml with "
+                "multigrid; the base shape is that of the last phase.",
             ]
             write_report("multigrid_speed", rows, SPEED_COLUMNS, notes, args.output)
         if "multigrid_accuracy" in args.only:

@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         build_evaluation,
         build_model,
         build_task,
+        check_evaluation,
         count_classes,
         weights_file,
     )
@@ -56,6 +57,7 @@ def main(argv: list[str] | None = None) -> None:
         data = build_evaluation(config, "test", args.config, task, ranks)
         model = build_model(config)
         load_weights(model, weights)
+        check_evaluation(config, "test", model)
         forward = Precision(config.amp).wrap(model)
         result = evaluate(model, forward, task, data, ranks, build_augment(config, "test"))
     except (*expected, OSError) as error:

@@ -305,21 +305,41 @@ def build_precise_bn(
     return PreciseStatistics(loader, config.precise_bn.num_batches, task, build_augment(config, "train"), ranks)
 
 
-@paddle.no_grad()
 def check_shapes(config: Config, model: paddle.nn.Layer, schedule: Schedule) -> None:
-    """Shows the model a clip of the smallest shape where that is not the only one.
+    """Shows the model a clip of the smallest shape of training where that is not the only one.
 
     Raises:
         ConfigError: It cannot take it.
     """
-    full, frames = config.data, min(phase.num_frames for phase in schedule.phases)
-    crop = min(side for phase in schedule.phases for side, _ in phase.short_cycle)
-    if frames == full.num_frames:  # another crop alone is no other network; a head may pool full ones in evaluation
-        return
+    frames = min(phase.num_frames for phase in schedule.phases)
+    if frames < config.data.num_frames:  # another crop alone is no other network
+        show_clip(config, "multigrid", model, frames, min(side for p in schedule.phases for side, _ in p.short_cycle))
+
+
+def check_evaluation(config: Config, phase: str, model: paddle.nn.Layer) -> None:
+    """Shows the model a clip of an evaluation whose crop is not that of training.
+
+    Raises:
+        ConfigError: It cannot take it.
+    """
+    crop = getattr(config.data, phase).crop_size
+    if crop not in (None, config.data.crop_size):
+        show_clip(config, f"data.{phase}.crop_size", model, config.data.num_frames, crop)
+
+
+@paddle.no_grad()
+def show_clip(config: Config, key: str, model: paddle.nn.Layer, num_frames: int, crop_size: int) -> None:
+    """Lets the model see a black clip, so that what it cannot take is told at once and not after an epoch.
+
+    Raises:
+        ConfigError: It cannot take it; ``key`` is blamed.
+    """
+    was_training = model.training
     model.eval()
-    with naming(config, "multigrid"):
-        model(paddle.zeros([1, 3, frames, crop, crop]))
-    model.train()
+    with naming(config, key):
+        model(paddle.zeros([1, 3, num_frames, crop_size, crop_size]))
+    if was_training:
+        model.train()
 
 
 def build_training(config: Config, config_path: str | Path, ranks: Ranks, validate: bool = True) -> Training:
@@ -347,6 +367,8 @@ def build_training(config: Config, config_path: str | Path, ranks: Ranks, valida
         weights = weights_file(find(config, "weights", config_path), f"{config.origin('weights')}: weights")
         load_weights(model, weights, reset_head=config.reset_head)
     check_shapes(config, model, sampler.schedule)
+    if validation is not None:
+        check_evaluation(config, "valid", model)
     ema = Ema(model, build_model(config, any_length), config.ema.decay) if config.ema else None
     learning_rate = build_learning_rate(config, sampler.records_per_step * sampler.repeats)
     optimizer = _build_optimizer(config, model, learning_rate(0.0))

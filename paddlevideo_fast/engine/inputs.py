@@ -21,6 +21,8 @@ MOST_OFFERED = 6
 
 def num_classes(config: Config) -> int:
     """Returns ``model.num_classes``, which task, annotations and class names share."""
+    if "num_classes" not in inspect.signature(entry(MODELS, config, "model")).parameters:
+        raise config.error("model.name", f"{config.model.name} is no classifier, and {config.task.name} needs one")
     value = config.model.arguments.get("num_classes")
     if value is None:
         raise config.error("model.num_classes", "this key is required, or data.class_names to count")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+
+from paddlevideo_fast.models.weights.checksum import facts_beside
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -19,8 +20,7 @@ def warn_of_other_names(weights: Path, names: Sequence[str] | None, names_file: 
         names: Class names in use; None where there are none.
         names_file: Where they come from, for the warning.
     """
-    beside = weights.with_suffix(".json")
-    trained = _names_beside(beside)
+    trained = facts_beside(weights).get("class_names")
     if not names or not trained or list(names) == trained:
         return
     pairs = enumerate(itertools.zip_longest(names, trained))
@@ -28,18 +28,9 @@ def warn_of_other_names(weights: Path, names: Sequence[str] | None, names_file: 
     logger.warning(
         "class names: %s %s, but %s, beside the weights, %s: names and labels may be those of other classes than the "
         "model learnt",
-        names_file, _say(number, used), beside.absolute(), _say(number, known),
+        names_file, _say(number, used), weights.with_suffix(".json").absolute(), _say(number, known),
     )  # fmt: skip
 
 
 def _say(number: int, name: str | None) -> str:
     return f"has no class {number}" if name is None else f"calls class {number} {name!r}"
-
-
-def _names_beside(path: Path) -> list[str] | None:
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # no such file, or none of this project's; a damaged one is warned of when loading
-        return None
-    names = facts.get("class_names") if isinstance(facts, dict) else None
-    return names if isinstance(names, list) else None

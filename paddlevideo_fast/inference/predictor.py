@@ -23,6 +23,7 @@ from paddlevideo_fast.engine.build import (
     build_dataset,
     build_model,
     build_task,
+    check_evaluation,
     count_classes,
     weights_file,
 )
@@ -53,6 +54,7 @@ class Predictor:
         self.task = build_task(config)
         self.model = build_model(config)
         load_weights(self.model, weights)
+        check_evaluation(config, self.phase, self.model)
         self.model.eval()
         self.forward = Precision(config.amp).wrap(self.model)
         self.augment = build_augment(config, self.phase)

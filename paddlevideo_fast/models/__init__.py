@@ -7,6 +7,7 @@ resolved to.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -59,6 +60,13 @@ def create_model(name: str, /, **kwargs: Any) -> nn.Layer:
         ValueError: If the value of an argument is out of range.
     """
     constructor = lookup(MODELS, name, "model")
-    model = constructor(**check_arguments(constructor, kwargs, where=f"model {name}"))
+    arguments = check_arguments(constructor, kwargs, where=f"model {name}")
+    model = constructor(**arguments)
     model.name = name  # for errors
+    model.arguments = {**_defaults(constructor), **arguments}  # to compare with those that weights were made with
     return model
+
+
+def _defaults(constructor: Callable) -> dict[str, Any]:
+    parameters = inspect.signature(constructor).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}

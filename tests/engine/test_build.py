@@ -35,6 +35,11 @@ from paddlevideo_fast.schedule import SCHEDULES
             ConfigError,
             "model.num_classes: must be a whole number of at least 1, given 'eight'",
         ),
+        (
+            "model={name: videomae_small, embed_dim: 24, depth: 1, num_heads: 2}",
+            ConfigError,
+            "model.name: videomae_small is no classifier, and classification needs one",
+        ),
         ("model.num_classes=7", ConfigError, "classes.txt has 8 class names, but model.num_classes is 7"),
         ("data.sampling.name=segments", ArgumentError, "unknown data.sampling 'segments'; did you mean 'segment'"),
         ("data.sampling.stride=2", ArgumentError, r"data.sampling.stride \(segment\): unknown argument 'stride'"),
@@ -327,3 +332,17 @@ def test_rand_augment_reaches_the_clips_of_training(motion, tmp_path, monkeypatc
     assert (clips["target"] == changed["target"]).all()
     views = [run.validation.loader.dataset[keys[0]]["clip"] for run in (plain, augmented)]
     np.testing.assert_array_equal(*views)
+
+
+def test_an_evaluation_crop_that_the_model_cannot_take_is_told_before_training(motion, tmp_path):
+    vit = "model={name: vit_small_patch16, num_classes: 8, embed_dim: 24, depth: 1, num_heads: 2}"
+    message = r"small run: data.valid.crop_size.*4 frames of 40x40 cannot be cut into patches of 2 frames of 16x16"
+    with pytest.raises(ConfigError, match=message):
+        build(
+            motion,
+            tmp_path / "run",
+            vit,
+            f"data.valid={{annotations: {motion}/valid.txt, crop_size: 40}}",
+            validate=True,
+        )
+    assert build(motion, tmp_path / "run", vit, validate=True).model.training

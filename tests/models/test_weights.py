@@ -12,6 +12,7 @@ import paddle
 import pytest
 from paddle import nn
 
+from paddlevideo_fast.models import create_model
 from paddlevideo_fast.models.weights.load import WeightsError, load_weights, read_weights
 from paddlevideo_fast.pickles import UnsafePickleError, load_arrays
 
@@ -261,3 +262,16 @@ def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path, prefix):
 
 def test_weights_of_another_architecture_are_called_so(tmp_path):
     refuse(tmp_path, {"conv1.weight": np.zeros([64, 3, 7, 7])}, "Not one key fits: .* another architecture")
+
+
+def test_other_arguments_that_shapes_do_not_show_are_told(tmp_path, caplog):
+    small = {"num_classes": 2, "embed_dim": 24, "depth": 1, "num_frames": 4, "crop_size": 32}
+    path = tmp_path / "vit.pdparams"
+    paddle.save(create_model("vit_small_patch16", num_heads=2, **small).state_dict(), str(path))
+    path.with_suffix(".json").write_text('{"model": {"name": "vit_small_patch16", "num_heads": 2, "crop_size": 64}}')
+    with caplog.at_level("WARNING"):
+        load_weights(create_model("vit_small_patch16", num_heads=2, **small), path)
+        assert not caplog.records
+        load_weights(create_model("vit_small_patch16", num_heads=4, **small), path)
+    (record,) = caplog.records
+    assert "vit.pdparams: its model had num_heads=2, this one has 4" in record.getMessage()

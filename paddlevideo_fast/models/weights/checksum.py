@@ -58,9 +58,11 @@ def check_beside(path: Path) -> None:
     Raises:
         ChecksumError: They differ; the message says what to do.
     """
-    beside = path.with_suffix(".json")
-    expected = _expected(beside)
-    if not expected or not path.exists():
+    beside, facts = path.with_suffix(".json"), facts_beside(path)
+    if beside.exists() and not facts:
+        logger.warning("%s: not JSON; the weights beside it are not checked", beside)
+    expected = facts.get("weights")
+    if not isinstance(expected, dict) or not path.exists():
         return
     size = path.stat().st_size
     found = f"it has {size} bytes instead of {expected.get('bytes')}"
@@ -75,16 +77,13 @@ def check_beside(path: Path) -> None:
     )
 
 
-def _expected(beside: Path) -> dict[str, Any]:
+def facts_beside(path: Path) -> dict[str, Any]:
+    """Returns what the JSON file of the same name says of weights; nothing where there is none, or another kind."""
     try:
-        facts = json.loads(beside.read_bytes())
-    except FileNotFoundError:
+        facts = json.loads(path.with_suffix(".json").read_bytes())
+    except (FileNotFoundError, ValueError):
         return {}
-    except ValueError as error:
-        logger.warning("%s: not JSON (%s); the weights beside it are not checked", beside, error)
-        return {}
-    expected = facts.get("weights") if isinstance(facts, dict) else None
-    return expected if isinstance(expected, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _digest(file: BinaryIO, remaining: int):

@@ -10,12 +10,17 @@ import numpy as np
 import paddle
 
 from paddlevideo_fast.models.layers import model_name
-from paddlevideo_fast.models.weights.checksum import check_beside, check_trailer
+from paddlevideo_fast.models.weights.checksum import check_beside, check_trailer, facts_beside
 from paddlevideo_fast.pickles import load_arrays
 
 logger = logging.getLogger("paddlevideo_fast")
 
 HEAD = "head."
+# What a forward pass hangs on though no array has another shape for it.
+DECIDES_OUTPUTS = (
+    *("activation", "alpha", "attention", "head", "inflate", "norm_eps", "num_heads", "pool", "shift_div"),
+    *("shift_every", "text_num_heads", "video_num_heads"),
+)
 WRAPPERS = ("module.", "_layers.")  # what data parallel wrappers put before every key
 FOREIGN = {
     ".pth": "torchvision, timm, tsm or videomae",
@@ -99,6 +104,26 @@ def load_weights(model: paddle.nn.Layer, path: str | Path, reset_head: bool = Fa
         raise WeightsError(f"{what}: {'; '.join(problems)}{_hint(own, state)}")
     set_state(own, state)
     logger.info("loaded %d arrays from %s", len(own), Path(path).absolute())
+    warn_of_other_arguments(model, Path(path))
+
+
+def warn_of_other_arguments(model: paddle.nn.Layer, path: Path) -> None:
+    """Warns where weights were made with other arguments that shapes do not show, such as the number of heads.
+
+    Args:
+        model: As `create_model` makes it.
+        path: Its weights; the JSON file of the same name says how the model they are of was made.
+    """
+    beside = facts_beside(path).get("model")
+    if not isinstance(beside, dict) or beside.get("name") != model_name(model):
+        return
+    for argument, value in model.arguments.items():
+        other = beside.get(argument, value)
+        if argument in DECIDES_OUTPUTS and other != value:
+            logger.warning(
+                "%s: its model had %s=%r, this one has %r: what it computes is not what it learnt",
+                path, argument, other, value,
+            )  # fmt: skip
 
 
 def without_wrapper(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
