@@ -16,7 +16,7 @@ from paddlevideo_fast.engine.tasks import Classification
 from paddlevideo_fast.loaders.dali_loader import DaliLoader
 from paddlevideo_fast.loaders.thread_loader import ThreadLoader
 from paddlevideo_fast.ops.augment import DeviceAugment
-from paddlevideo_fast.ops.norm import aggregate_splits, running_statistics
+from paddlevideo_fast.ops.norm import aggregate_splits, norm_momentum, running_statistics
 
 logger = logging.getLogger("paddlevideo_fast")
 
@@ -78,15 +78,11 @@ class PreciseStatistics:
 @contextlib.contextmanager
 def _of_single_batches(model: paddle.nn.Layer) -> Iterator[None]:
     """Has the batch norms of a model in training keep the statistics of the last batch alone."""
-    norms = [layer for layer in model.sublayers() if hasattr(layer, "_variance") and not layer._use_global_stats]
-    momenta, was_training = [norm._momentum for norm in norms], model.training
+    was_training = model.training
     model.train()
-    for norm in norms:
-        norm._momentum = 0.0
     try:
-        yield
+        with norm_momentum(model, 0.0):
+            yield
     finally:
-        for norm, momentum in zip(norms, momenta):
-            norm._momentum = momentum
         if not was_training:
             model.eval()

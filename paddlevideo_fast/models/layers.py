@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import paddle
 from paddle import nn
 from paddle.distributed.fleet.utils import recompute as recompute_call
 
-from paddlevideo_fast.ops.norm import resolve_sync_norm
+from paddlevideo_fast.ops.norm import norm_momentum, resolve_sync_norm
 
 
 def check_positive(**values: int) -> None:
@@ -197,21 +196,8 @@ def run_block(block: nn.Layer, *args: Any, recompute: bool = False) -> Any:
         runs += 1
         if runs == 1:
             return block(*inputs)
-        with _statistics_kept(block):
+        with norm_momentum(block, 1.0):
             return block(*inputs)
 
     # Paddle's default (reentrant) gives no gradients of the weights where the input itself wants none.
     return recompute_call(run, *args, use_reentrant=False)
-
-
-@contextlib.contextmanager
-def _statistics_kept(block: nn.Layer) -> Iterator[None]:
-    norms = [layer for layer in block.sublayers(include_self=True) if hasattr(layer, "_momentum")]
-    momenta = [layer._momentum for layer in norms]
-    try:
-        for layer in norms:
-            layer._momentum = 1.0
-        yield
-    finally:
-        for layer, momentum in zip(norms, momenta, strict=True):
-            layer._momentum = momentum

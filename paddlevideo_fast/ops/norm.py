@@ -7,6 +7,7 @@ momentum 0.9 is what PyTorch calls 0.1.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -268,6 +269,25 @@ def running_statistics(model: nn.Layer) -> list[paddle.Tensor]:
         for norm in norms
         for statistic in (norm.running_statistics() if isinstance(norm, SubBatchNorm) else (norm._mean, norm._variance))
     ]
+
+
+@contextlib.contextmanager
+def norm_momentum(model: nn.Layer, momentum: float) -> Iterator[None]:
+    """Has every batch norm of a model keep this share of its running statistics at each step, for a while.
+
+    Args:
+        model: A model or a part of one; a batch norm itself too.
+        momentum: 1 leaves the statistics alone, 0 keeps those of the last batch.
+    """
+    norms = [layer for layer in model.sublayers(include_self=True) if hasattr(layer, "_momentum")]
+    before = [norm._momentum for norm in norms]
+    try:
+        for norm in norms:
+            norm._momentum = momentum
+        yield
+    finally:
+        for norm, kept in zip(norms, before, strict=True):
+            norm._momentum = kept
 
 
 def split_state(model: nn.Layer) -> dict[str, paddle.Tensor]:
