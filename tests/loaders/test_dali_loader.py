@@ -17,7 +17,7 @@ import paddle
 import pytest
 from conftest import MAKERS, draw_picture, encode, read_number
 from PIL import Image
-from small_runs import TOY, build, config, config_file, lines, use_toy
+from small_runs import TOY, build, config, config_file, lines, same, use_toy, weights
 
 from paddlevideo_fast.arguments import ArgumentError
 from paddlevideo_fast.cli.doctor import check_config, guarded
@@ -738,6 +738,46 @@ def test_a_training_run_has_the_losses_of_another_reader(video_file, tmp_path, d
     assert len(losses["dali0"]) >= 6  # four steps and two validations
     assert losses["dali0"] == losses["dali2"]
     np.testing.assert_allclose(losses["dali0"], losses["pyav0"], rtol=2e-3)
+
+
+MULTIGRID = (
+    "epochs=3",
+    "multigrid={cycle: single, epoch_factor: 1, milestones: [1], long_cycle_shapes: [[0.5, 0.5], [1, 1]]}",
+    "multigrid.sub_batch=2",
+    "model.norm=sub",
+    "data.batch_size=1",
+    "optimizer.lr=0.001",  # small steps, so that rounding in the colours stays rounding in the losses
+)
+
+
+def test_multigrid_trains_and_resumes_in_the_middle_of_a_short_cycle(video_file, tmp_path, dali):
+    from paddlevideo_fast.engine.train import train
+
+    names = [video_file(TAKEN[number % 3]) for number in range(8)]
+    for phase in ("train", "valid", "test"):
+        (tmp_path / f"{phase}.txt").write_text("".join(f"{name} {number % 2}\n" for number, name in enumerate(names)))
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+
+    def run(reader: str, folder: str):
+        options = ("model.num_classes=2", f"data.reader={reader}", "data.num_workers=2", "checkpoint.every_steps=1")
+        return build(tmp_path, tmp_path / folder, *MULTIGRID, *options)
+
+    whole = run("dali", "dali")
+    train(whole)
+    train(run("pyav", "pyav"))
+    rows = {reader: lines(tmp_path / reader, "train") for reader in ("dali", "pyav")}
+    shapes, other = ([(row["clips"], row["frames"], row["crop"]) for row in rows[reader]] for reader in rows)
+    assert shapes == other
+    assert {shape[1:] for shape in shapes} == {(2, 16), (4, 16), (4, 23), (4, 32)}
+    losses, other = ([row["loss"] for row in rows[reader]] for reader in rows)
+    np.testing.assert_allclose(losses, other, rtol=1e-2)
+
+    middle = 1 + next(number for number, shape in enumerate(shapes) if shape[2] == 23)
+    train(run("dali", "cut"), max_steps=middle)
+    resumed = run("dali", "cut")
+    train(resumed, resume=True)
+    assert resumed.progress.step == len(shapes) > middle
+    same(weights(resumed.model), weights(whole.model))
 
 
 @pytest.mark.parametrize("ending", ["break", "sys.exit(3)"])
