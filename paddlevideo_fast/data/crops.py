@@ -128,14 +128,13 @@ class MultiScaleCrop:
 class RandomShortSideCrop:
     """A random square of the picture scaled to a random short side.
 
-    The short side is uniform over the range, ends included, as in PySlowFast unless it is told to draw the inverse
-    of the scale uniformly.
-
     Args:
-        short_side: Bounds of the short side in pixels, (256, 320) for crops of 224.
+        short_side: Bounds of the short side in pixels, ends included; (256, 320) for crops of 224.
         base_crop_size: Crop size the range was chosen for. Where a call asks for another (multigrid), the lower
             bound is scaled by ``crop_size / base_crop_size`` and rounded, the upper one stays: smaller crops see
             more of the picture. None leaves the range as it is.
+        draw: What is uniform: "side", or "inverse", one over the side, as in PySlowFast's recipes for
+            Something-Something and Charades; then the side of the box is uniform in pixels of the source.
 
     Source: VGG, arXiv 1409.1556, section 3.1; PySlowFast, datasets/transform.py, ``random_short_side_scale_jitter``,
     and datasets/kinetics.py for the scaled bound.
@@ -143,12 +142,15 @@ class RandomShortSideCrop:
 
     short_side: tuple[int, int] = (256, 320)
     base_crop_size: int | None = None
+    draw: str = "side"
 
     def __post_init__(self) -> None:
         if not 0 < self.short_side[0] <= self.short_side[1]:
             raise ValueError(f"short_side must be (low, high) with 0 < low <= high, got {self.short_side}")
         if self.base_crop_size is not None and self.base_crop_size < 1:
             raise ValueError(f"base_crop_size must be at least 1 pixel, got {self.base_crop_size}")
+        if self.draw not in ("side", "inverse"):
+            raise ValueError(f"draw must be side or inverse, got {self.draw!r}")
 
     def __call__(self, width: int, height: int, crop_size: int, view: int, rng: np.random.Generator):
         """Returns (CropBox, False); the box is square.
@@ -161,7 +163,8 @@ class RandomShortSideCrop:
             low = round(low * crop_size / self.base_crop_size)
         if not crop_size <= low <= high:
             raise ValueError(f"a crop of {crop_size} pixels does not fit in a short side of {low}..{high}")
-        side = _source_side(width, height, crop_size, rng.uniform(low, high))
+        short_side = rng.uniform(low, high) if self.draw == "side" else 1 / rng.uniform(1 / high, 1 / low)
+        side = _source_side(width, height, crop_size, short_side)
         return CropBox(_draw(rng, width, side), _draw(rng, height, side), side, side), False
 
 

@@ -124,6 +124,16 @@ def test_random_short_side_is_uniform_in_the_side():
     assert boxes[:, 1].mean() == pytest.approx((240 - boxes[:, 2].mean()) / 2, abs=1.0)
 
 
+def test_random_short_side_drawn_in_the_inverse_is_uniform_in_pixels_of_the_source():
+    side = draws(RandomShortSideCrop(draw="inverse"), 3200, 2400)[:, 2]
+    low, high = 224 * 2400 / 320, 224 * 2400 / 256  # 1680 and 2100; uniform: mean 1890, a quarter below 1785
+    assert low - 0.5 <= side.min() < low + 5 and high - 5 < side.max() <= high + 0.5
+    assert side.mean() == pytest.approx(1890, abs=8) and side.std() == pytest.approx(420 / math.sqrt(12), rel=0.03)
+    assert np.mean(side < 1785) == pytest.approx(0.25, abs=0.02)
+    with pytest.raises(ValueError, match="draw must be side or inverse, got 'log'"):
+        RandomShortSideCrop(draw="log")
+
+
 def test_random_short_side_lower_bound_follows_the_crop_of_multigrid():
     # round(256 * crop / 224) for crops of 112, 158 and 224: 128, 181, 256; the upper bound stays 320.
     rule = RandomShortSideCrop(base_crop_size=224)
