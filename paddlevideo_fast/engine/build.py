@@ -83,9 +83,14 @@ def build_model(config: Config, any_length: bool = False) -> paddle.nn.Layer:
             raise ConfigError(f"{where}: model.{argument} is {arguments[argument]}, but data.{key} is {value}")
         if any_length and key == "num_frames" and argument in accepted and _takes_none(kind, argument):
             arguments[argument] = None
-    if any_length and arguments.get("head") == "convolutional":
+    head = arguments.get("head", "adaptive")
+    if any_length and head.startswith("convolutional"):
         text = "pools clips of one length; multigrid trains with adaptive, whose weights fit a test with this head too"
-        raise config.error("model.head", f"convolutional {text}")
+        raise config.error("model.head", f"{head} {text}")
+    fitting = entry(TASKS, config, "task").convolutional_head
+    if head.startswith("convolutional") and head != fitting:
+        text = f"averages other probabilities; task {config.task.name} takes {fitting}"
+        raise config.error("model.head", f"{head} {text}")
     with naming(config, "model", config.model.name, config.model.arguments):
         return create_model(config.model.name, **arguments)
 

@@ -26,10 +26,16 @@ class Classification:
     Args:
         num_classes: Classes of the model and the annotations.
         label_smoothing: Share of the target spread over all classes.
+
+    Attributes:
+        best_metric: What the best weights are chosen by.
+        monitored: What ``monitor`` returns.
+        convolutional_head: The head of `models.heads` that averages this task's probabilities over positions.
     """
 
     best_metric = "top1"
     monitored = ("top1",)
+    convolutional_head = "convolutional"
 
     def __init__(self, num_classes: int, label_smoothing: float = 0.0):
         if not 0 <= label_smoothing < 1:
@@ -132,6 +138,7 @@ class MultiLabel(Classification):
 
     best_metric = "mAP"
     monitored = ()
+    convolutional_head = "convolutional_sigmoid"
 
     def __init__(self, num_classes: int):
         super().__init__(num_classes)

@@ -49,22 +49,25 @@ class SegmentHead(nn.Layer):
         return logits.reshape([-1, num_frames, logits.shape[-1]]).mean(axis=1)
 
 
+HEADS = ("adaptive", "convolutional", "convolutional_sigmoid")
+
+
 class PathwayHead(nn.Layer):
     """Pool each pathway, join them, classify.
 
     "adaptive" pools whole feature maps. "convolutional" does so in training; in evaluation it pools with the kernel
     of the training crop at stride 1, classifies every position by itself and averages the positions' probabilities.
-    It then returns the logarithms of these averages (float32) in place of logits: their softmax, which evaluation
-    takes, gives PySlowFast's averaged probabilities. On the training crop both heads give the same probabilities.
-    Labels that exclude one another are taken for granted.
+    It then returns logits (float32) of these averages, so that what evaluation takes of them gives PySlowFast's
+    averaged probabilities. On the training crop both heads give the same probabilities. "convolutional" is for labels
+    that exclude one another: probabilities are a softmax. "convolutional_sigmoid" is for labels that do not.
 
     Args:
         in_channels: Channels of each pathway.
         num_classes: Number of logits.
         dropout: Probability of dropping a pooled feature in training.
-        head: "adaptive" or "convolutional".
-        lengths: For "convolutional": temporal length of each pathway's feature map at the training clip.
-        crop_size: For "convolutional": side of the training crop in pixels.
+        head: A name of `HEADS`.
+        lengths: For a convolutional head: temporal length of each pathway's feature map at the training clip.
+        crop_size: For a convolutional head: side of the training crop in pixels.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -84,13 +87,13 @@ class PathwayHead(nn.Layer):
         crop_size: int,
     ) -> None:
         super().__init__()
-        check_choice("head", head, ("adaptive", "convolutional"))
+        check_choice("head", head, HEADS)
         if crop_size < 32:
             raise ValueError(f"crop_size is {crop_size}; it must be at least 32 pixels, the network's stride")
-        self.kernels: list[list[int]] | None = None
-        if head == "convolutional":
+        self.head, self.kernels = head, None
+        if head != "adaptive":
             if None in lengths:
-                raise ValueError("head='convolutional' pools over the training clip's length: it needs num_frames")
+                raise ValueError(f"head={head!r} pools over the training clip's length: it needs num_frames")
             self.kernels = [[length, crop_size // 32, crop_size // 32] for length in lengths]
         self.dropout, self.fc = _classifier(sum(in_channels), num_classes, dropout, std=0.01)
 
@@ -105,14 +108,21 @@ class PathwayHead(nn.Layer):
             return self.fc(self.dropout(pooled))
         maps = [self._pool(features, self.kernels[pathway]) for pathway, features in enumerate(pathways)]
         positions = paddle.concat(maps, axis=1).flatten(2).transpose([0, 2, 1])  # [N, positions, C]
-        probabilities = F.softmax(self.fc(positions), axis=-1, dtype="float32").mean(axis=1)
-        return paddle.log(probabilities.clip(min=1e-30))  # the logarithm of an underflow to 0 stays finite
+        scores = self.fc(positions).astype("float32")
+        if self.head == "convolutional":
+            return _log_mean(F.softmax(scores, axis=-1))
+        return _log_mean(F.sigmoid(scores)) - _log_mean(F.sigmoid(-scores))  # log-odds
 
     def _pool(self, features: paddle.Tensor, kernel: list[int]) -> paddle.Tensor:
         size = list(features.shape[2:])
         if paddle.in_dynamic_mode() and any(size[axis] < kernel[axis] for axis in range(3)):
             raise ValueError(
-                f"head='convolutional' pools {kernel} positions (frames, height, width), the feature map has {size}: "
+                f"head={self.head!r} pools {kernel} positions (frames, height, width), the feature map has {size}: "
                 f"give a crop of at least the training crop, or take head='adaptive'"
             )
         return F.avg_pool3d(features, kernel_size=kernel, stride=1)
+
+
+def _log_mean(probabilities: paddle.Tensor) -> paddle.Tensor:
+    """Return the logarithm of means [N, C] over positions [N, P, C]; that of an underflow to 0 stays finite."""
+    return paddle.log(probabilities.mean(axis=1).clip(min=1e-30))

@@ -222,8 +222,9 @@ class VideoResNet(nn.Layer):
         design: What extends over time, and how.
         num_classes: Number of logits.
         num_frames: Frames that a clip must have; None takes what comes, for training whose clip length changes.
-        crop_size: Side of the training crop in pixels, which the convolutional head's kernel follows from.
-        head: "adaptive" pools everything; "convolutional" evaluates as PySlowFast does: see `PathwayHead`.
+        crop_size: Side of the training crop in pixels, which a convolutional head's kernel follows from.
+        head: "adaptive" pools everything; "convolutional" and, for several labels a clip, "convolutional_sigmoid"
+            evaluate as PySlowFast does: see `PathwayHead`.
         dropout: Probability of dropping a pooled feature in training.
         width: Multiplier of all channels.
         norm: Kind of batch normalisation, a name of `ops.norm.NORMS`.

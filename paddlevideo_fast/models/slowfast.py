@@ -81,13 +81,14 @@ class SlowFast(nn.Layer):
         num_classes: Number of logits.
         num_frames: Frames that a clip must have, a multiple of `alpha`; None takes any multiple, for training whose
             clip length changes.
-        crop_size: Side of the training crop in pixels, which the convolutional head's kernel follows from.
+        crop_size: Side of the training crop in pixels, which a convolutional head's kernel follows from.
         alpha: Frames of the fast pathway for each of the slow one.
         beta_inv: Channels of the slow pathway for each of the fast one; must divide the channels of the stem.
         fusion_kernel: Temporal length of the fusions, odd.
         temporal_blocks: Blocks of the third stage whose kernels extend over time, in the slow and the fast pathway;
             None for all. (6, 6) makes the "R101_50_50" of a depth of 101.
-        head: "adaptive" pools everything; "convolutional" evaluates as PySlowFast does: see `PathwayHead`.
+        head: "adaptive" pools everything; "convolutional" and, for several labels a clip, "convolutional_sigmoid"
+            evaluate as PySlowFast does: see `PathwayHead`.
         dropout: Probability of dropping a pooled feature in training.
         width: Multiplier of all channels.
         norm: Kind of batch normalisation, a name of `ops.norm.NORMS`.

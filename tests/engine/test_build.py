@@ -65,6 +65,11 @@ from paddlevideo_fast.schedule import SCHEDULES
             r"data.train.crop.scale \(random_resized\): scale must be \(low, high\) with .* got \(3, 4\)",
         ),
         ("model.width=abc", ArgumentError, r"model.width \(tsm_resnet18\): width must be a number, given 'abc'"),
+        (
+            "model={name: i3d_resnet50, num_classes: 8, width: 0.125, head: convolutional_sigmoid}",
+            ConfigError,
+            "model.head: convolutional_sigmoid averages other probabilities; task classification takes convolutional$",
+        ),
         ("model.norm=batch", ArgumentError, r"model.norm \(tsm_resnet18\): unknown norm 'batch'"),
         (
             "schedule={name: step, milestones: 3}",

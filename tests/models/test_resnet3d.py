@@ -77,6 +77,14 @@ def test_convolutional_head_by_hand():
     found = np.exp(head([paddle.to_tensor(features)]).numpy())
     np.testing.assert_allclose(found, [[expected, 1 - expected]], rtol=1e-5)
 
+    several = PathwayHead([2], 2, dropout=0.0, head="convolutional_sigmoid", lengths=[1], crop_size=64)
+    several.fc.weight.set_value(np.eye(2, dtype="float32"))
+    several.eval()
+    found = paddle.nn.functional.sigmoid(several([paddle.to_tensor(features)])).numpy()
+    np.testing.assert_allclose(found, [[expected, 0.5]], rtol=1e-5)  # each class by itself: sigmoid(1), sigmoid(2)
+    certain = several([paddle.to_tensor(100 * features)]).numpy()
+    assert np.isfinite(certain).all() and certain[0, 0] > 60  # the mean of sigmoid(100) and sigmoid(200)
+
 
 # Published: 28,043,472 (ecr23xx/video-model-benchmark, PySlowFast's I3D 8x8), 32.45M (PyTorchVideo's model zoo), 35.4M
 # (MMAction2, I3D with non-local blocks) and 33.0M (MMAction2, "heavy"). "3x3x3" by hand: torchvision's ResNet-50 of
@@ -172,7 +180,7 @@ def test_norm_and_fast_paths():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"head": "mean"}, "head is 'mean'; it must be 'adaptive' or 'convolutional'"),
+        ({"head": "mean"}, "head is 'mean'; it must be 'adaptive', 'convolutional' or 'convolutional_sigmoid'"),
         ({"head": "convolutional", "num_frames": None}, "needs num_frames"),
         ({"crop_size": 31}, "crop_size is 31; it must be at least 32"),
         ({"num_frames": 1}, "num_frames is 1; it must be at least 2"),
