@@ -98,6 +98,7 @@ def make_motion_dataset(
     seed: int = 0,
     size: tuple[int, int] = SIZE_RANGE,
     duration: tuple[float, float] = DURATION_RANGE,
+    travel: float = 1.0,
     workers: int = 1,
     progress: bool = False,
 ) -> Path:
@@ -112,6 +113,8 @@ def make_motion_dataset(
         seed: Any int of at least 0.
         size: Least and most pixels a side, 32..480; rounded to even numbers.
         duration: Least and most seconds of a clip, above 0.
+        travel: How far the camera goes, as a part of the usual, above 0 and at most 1. The hand is as unsteady as
+            ever, so that less is harder.
         workers: Processes; 0 or 1 works in this one.
         progress: Report to stderr.
 
@@ -121,11 +124,12 @@ def make_motion_dataset(
     Raises:
         ValueError: A value is out of range, or the folder holds clips made from other settings.
     """
-    check_settings({"train": train, "valid": valid, "test": test}, seed, size, duration)
+    check_settings({"train": train, "valid": valid, "test": test}, seed, size, duration, travel)
     output = Path(output)
-    claim_folder(output, {"version": VERSION, "seed": seed, "size": list(size), "duration": list(duration)})
+    settings = {"version": VERSION, "seed": seed, "size": list(size), "duration": list(duration), "travel": travel}
+    claim_folder(output, settings)
     jobs = [(split, index) for split, count in zip(SPLITS, (train, valid, test)) for index in range(count)]
-    make = partial(make_clip, output, seed=seed, size=size, duration=duration)
+    make = partial(make_clip, output, seed=seed, size=size, duration=duration, travel=travel)
     lines = dict(zip(jobs, run_jobs(make, jobs, workers, progress)))
     for split in SPLITS:
         rows = [f"{name} {label}\n" for job, (name, label, _) in lines.items() if job[0] == split]
@@ -135,7 +139,9 @@ def make_motion_dataset(
     return output
 
 
-def check_settings(counts: dict[str, int], seed: int, size: Sequence[int], duration: Sequence[float]) -> None:
+def check_settings(
+    counts: dict[str, int], seed: int, size: Sequence[int], duration: Sequence[float], travel: float
+) -> None:
     """Raises ValueError where a setting of ``make_motion_dataset`` is out of range."""
     for split, count in counts.items():
         if count < 0:
@@ -146,13 +152,15 @@ def check_settings(counts: dict[str, int], seed: int, size: Sequence[int], durat
         raise ValueError(f"size must be (least, most) pixels within 32..480, got {tuple(size)}")
     if not 0 < duration[0] <= duration[1]:
         raise ValueError(f"duration must be (least, most) seconds above 0, got {tuple(duration)}")
+    if not 0 < travel <= 1:
+        raise ValueError(f"travel must be above 0 and at most 1, got {travel}")
 
 
 def claim_folder(output: Path, settings: dict) -> None:
     """Makes the folder and notes the settings in it; refuses one that holds clips made from other settings."""
     note = output / "settings.json"
     if note.is_file():
-        found = json.loads(note.read_text(encoding="utf-8"))
+        found = {"travel": 1.0, **json.loads(note.read_text(encoding="utf-8"))}  # older notes do not have it
         if found != settings:
             raise ValueError(f"{output} holds clips made with {found}, not {settings}: choose another folder")
     for split in SPLITS:
@@ -209,12 +217,12 @@ class Progress:
         print(f"{self.done}/{self.total} clips, {spent:.0f} s, {left:.0f} s to go", file=sys.stderr, flush=True)
 
 
-def make_clip(output: Path, job: tuple[str, int], *, seed: int, size, duration) -> tuple[str, int, str]:
+def make_clip(output: Path, job: tuple[str, int], *, seed: int, size, duration, travel: float) -> tuple[str, int, str]:
     """Makes one clip of a split unless its file is there. Returns: its name, label and caption."""
     split, index = job
     rng = np.random.default_rng([seed, SPLITS.index(split), index])
     label = draw_label(seed, split, index)
-    clip = draw_clip(rng, f"videos/{split}/{index:05d}.mp4", label, size, duration)
+    clip = draw_clip(rng, f"videos/{split}/{index:05d}.mp4", label, size, duration, travel)
     scene = draw_scene(rng, split)
     caption = write_caption(rng, clip, scene)
     path = output / clip.name
@@ -234,14 +242,14 @@ def draw_label(seed: int, split: str, index: int) -> int:
 # the camera
 
 
-def draw_clip(rng: np.random.Generator, name: str, label: int, size, duration) -> Clip:
+def draw_clip(rng: np.random.Generator, name: str, label: int, size, duration, travel: float) -> Clip:
     """Draws format and camera path of a clip; nothing but the direction of travel depends on the label."""
     width, height = (2 * int(side) for side in rng.integers(-(-size[0] // 2), size[1] // 2 + 1, 2))
     fps = FRAME_RATES[int(rng.integers(len(FRAME_RATES)))]
     num_frames = max(2, round(rng.uniform(*duration) * float(fps)))
     seconds = np.arange(num_frames) / float(fps)
     reach = rng.uniform(LEAST_REACH, 1)
-    camera = draw_path(rng, CLASSES[label], seconds, reach, min(width, height))
+    camera = draw_path(rng, CLASSES[label], seconds, travel * reach, min(width, height))
     gain = rng.uniform(0.92, 1.05) + rng.uniform(0, 0.08) * np.sin(
         rng.uniform(0, 2 * np.pi) + rng.uniform(0.3, 1.5) * seconds
     )

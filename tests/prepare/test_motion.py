@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ import cv2
 import numpy as np
 import pytest
 
-from paddlevideo_fast.prepare.motion import CLASSES, make_motion_dataset
+from paddlevideo_fast.prepare.motion import CLASSES, draw_clip, make_motion_dataset
 from paddlevideo_fast.prepare.scenes import FAMILIES, PICTURES, TEXTURE_SIZE, draw_scene, paint_scene
 
 
@@ -148,6 +149,17 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers(tmp_path):
     assert len(set(digests(one).values())) == 6
 
 
+def test_the_camera_goes_a_part_of_the_way(tmp_path):
+    ways = []
+    for travel in (1.0, 0.25):
+        clip = draw_clip(np.random.default_rng(4), "a.mp4", CLASSES.index("rotate_clockwise"), (64, 64), (2, 2), travel)
+        ways.append(clip.camera[-1, 3] - clip.camera[0, 3])
+        assert 0.65 / 2 <= clip.speed <= 1 / 2
+    # 1.25 radians at most; a hand that sways 0.04 at most either way is in both.
+    assert 0.65 * 1.25 - 0.08 <= ways[0] <= 1.25 + 0.08
+    assert ways[0] - ways[1] == pytest.approx(0.75 * ways[0], abs=0.06)
+
+
 def test_goes_on_where_it_stopped_and_grows(tmp_path):
     options = {"valid": 0, "test": 0, "size": (64, 64), "duration": (0.3, 0.4)}
     make_motion_dataset(tmp_path, train=3, **options)
@@ -174,6 +186,17 @@ def test_refuses_what_it_cannot_do(tmp_path):
         make_motion_dataset(tmp_path / "new", size=(8, 16))
     with pytest.raises(ValueError, match=r"duration .* got \(2, 1\)"):
         make_motion_dataset(tmp_path / "new", duration=(2, 1))
+    with pytest.raises(ValueError, match="travel must be above 0 and at most 1, got 1.5"):
+        make_motion_dataset(tmp_path / "new", travel=1.5)
+
+
+def test_a_folder_made_before_there_was_travel_is_taken(tmp_path):
+    options = {"train": 1, "valid": 0, "test": 0, "size": (64, 64), "duration": (0.3, 0.4)}
+    note = make_motion_dataset(tmp_path, **options) / "settings.json"
+    note.write_text(json.dumps({k: v for k, v in json.loads(note.read_text()).items() if k != "travel"}))
+    make_motion_dataset(tmp_path, **options)
+    with pytest.raises(ValueError, match="choose another folder"):
+        make_motion_dataset(tmp_path, travel=0.5, **options)
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path):

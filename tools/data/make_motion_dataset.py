@@ -24,6 +24,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--duration", type=float, nargs=2, default=(1.5, 4.0), metavar=("MIN", "MAX"), help="seconds, least and most"
     )
+    parser.add_argument(
+        "--travel",
+        type=float,
+        default=1.0,
+        metavar="PART",
+        help="way of the camera over the usual; less is harder",
+    )
     return parser.parse_args()
 
 
@@ -41,6 +48,7 @@ def main() -> None:
             seed=options.seed,
             size=tuple(options.size),
             duration=tuple(options.duration),
+            travel=options.travel,
             workers=options.workers,
             progress=True,
         )
