@@ -42,6 +42,12 @@ FACTORS: dict[str, dict[str, tuple[str, ...]]] = {
         **{name: (f"data.reader={name}", "data.train.annotations=VIDEOS") for name in ("decord", "opencv")},
         "frames": ("data.reader=frames", "data.train.annotations=FRAMES"),
         "shards": ("data.reader=fused", "data.train.annotations=SHARDS"),
+        "chunks": ("data.reader=fused", "data.train.annotations=SPANS", "data.train.root=CHUNKS"),
+    },
+    "sampling": {
+        "segment": (),
+        "dense": ("data.sampling={name: dense, window: 8}",),
+        "uniform": ("data.sampling={name: uniform, frame_stride: 2}",),
     },
     "ranks": {"1": (), "2": ()},
     "resume": {"never stopped": (), "cut in an epoch": ()},
@@ -107,7 +113,7 @@ class PowerCutError(BaseException):
 
 
 def overrides(row: Row, lists: Mapping[str, Path]) -> list[str]:
-    """Return the options of a row; ``lists`` says where the lists of videos, frames and shards are."""
+    """Return the options of a row; ``lists`` says what VIDEOS, FRAMES, SHARDS, SPANS and CHUNKS stand for."""
     options = [option for factor, choice in row.items() for option in FACTORS[factor][choice]]
     for name, path in lists.items():
         options = [option.replace(name, str(path)) for option in options]

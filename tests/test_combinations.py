@@ -17,8 +17,12 @@ from combinations import EXCLUDED, FACTORS, ROWS, all_pairs, pairwise, run_row
 from launched import ROOT, launch, logs
 from small_runs import ALONE, same
 
+from paddlevideo_fast.prepare.chunks import make_chunks
+from paddlevideo_fast.prepare.cut import Cut
+from paddlevideo_fast.prepare.encode import Settings as EncodeSettings
 from paddlevideo_fast.prepare.frames import Options as FrameOptions
 from paddlevideo_fast.prepare.frames import extract_frames
+from paddlevideo_fast.prepare.motion import make_motion_dataset
 from paddlevideo_fast.prepare.shards import Options as ShardOptions
 from paddlevideo_fast.prepare.shards import make_shards
 
@@ -33,13 +37,18 @@ def name_of(numbered) -> str:
 
 @pytest.fixture(scope="module")
 def lists(motion, tmp_path_factory) -> dict[str, Path]:
-    """Five records of the motion data set as a list of videos, of frame folders, and as shards."""
+    """Five records: of the motion data set as videos, frame folders and shards, and as spans of one video in chunks."""
     folder = tmp_path_factory.mktemp("lists")
     rows = folder / "rows.txt"
     rows.write_text("".join(f"{motion}/{line}\n" for line in (motion / "train.txt").read_text().split("\n")[:RECORDS]))
     assert extract_frames(str(rows), str(folder / "frames"), FrameOptions()) == 0
     assert make_shards(str(rows), str(folder / "shards"), ShardOptions(shard_size=12_000, decode="none")) == 0
-    return {"VIDEOS": rows, "FRAMES": folder / "frames" / "frames.txt", "SHARDS": folder / "shards"}
+    long = make_motion_dataset(folder / "long", train=1, valid=0, test=0, size=(48, 64), duration=(3.0, 3.0))
+    assert make_chunks(str(long / "videos"), str(folder / "chunks"), Cut(1, EncodeSettings("default", None, 0))) == 0
+    spans = folder / "spans.csv"
+    spans.write_text("path,start,end,label\n" + "".join(f"train/00000.mp4,{n / 2},{n / 2 + 1},{n}\n" for n in range(5)))
+    lists = {"VIDEOS": rows, "FRAMES": folder / "frames" / "frames.txt", "SHARDS": folder / "shards"}
+    return lists | {"SPANS": spans, "CHUNKS": folder / "chunks"}
 
 
 def test_every_choice_meets_every_other():
