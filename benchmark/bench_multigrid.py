@@ -4,13 +4,14 @@
 
 multigrid_speed: a small SlowFast and a small TSM trained by the whole schedule, data loading included, beside the time
 that the throughput at each shape, measured by itself, promises. multigrid_accuracy: the small SlowFast with and without
-multigrid on the motion data set, and a picture of the curves. Minutes and half an hour on two CPU cores.
+multigrid on a hard motion data set, and a picture of the curves. Minutes and three quarters of an hour on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -39,6 +40,7 @@ from paddlevideo_fast.prepare.motion import make_motion_dataset
 QUICKSTART = Path(__file__).resolve().parents[1] / "configs" / "quickstart"
 ALONE = Ranks(0, 1)
 STEPS_AT_A_SHAPE = 8
+TRAVEL = 0.4  # of the camera: a data set on which the standard schedule does not reach 1
 OFF = "multigrid="
 
 
@@ -150,37 +152,41 @@ def _sums(rows: Rows, ideal) -> dict[str, float]:
 
 
 def accuracy_rows(data: Path, scratch: Path, seeds: Sequence[int], output: Path) -> Rows:
-    """Return two rows a seed, and draw the validation accuracy of all runs over time."""
+    """Return two rows a seed, and draw the validation accuracy of all runs over time.
+
+    A run that is over is kept in ``output``, so that a benchmark that was stopped goes on, and seeds can be measured
+    by processes of their own.
+    """
     rows, curves = [], []
     for seed in seeds:
         for schedule, options in (("standard", [OFF]), ("multigrid", [])):
-            folder = scratch / f"{schedule}_{seed}"
-            options += [f"seed={seed}", "valid_every_epochs=2"]
-            training, metrics = run(data, folder, SLOWFAST, options, valid=True)
-            seconds, curve = 0.0, []
-            for row in metrics:
-                if row["phase"] == "train":
-                    seconds += row["batch_cost"]
-                else:
-                    curve.append((seconds / 60, row["top1"]))
-            curves.append((schedule, curve))
-            rows.append(
-                {
-                    "seed": seed,
-                    "schedule": schedule,
-                    "epochs": training.epochs,
-                    "steps": training.progress.step,
-                    "minutes": seconds / 60,
-                    "top1": test_accuracy(training),
-                }
-            )
+            kept = output / "multigrid_accuracy" / f"{schedule}_{seed}.json"
+            if not kept.is_file():
+                found = accuracy_run(data, scratch / kept.stem, [f"seed={seed}", *options])
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(found) + "\n")
+            found = json.loads(kept.read_text())
+            curves.append((schedule, found.pop("curve")))
+            rows.append({"seed": seed, "schedule": schedule, **found})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
         standard, multigrid = rows[-2:]
         multigrid["time_share"] = multigrid["minutes"] / standard["minutes"]
         multigrid["difference"] = multigrid["top1"] - standard["top1"]
-    output.mkdir(parents=True, exist_ok=True)
     plot_accuracy_over_time(curves, output / "multigrid_accuracy.png")
     return rows
+
+
+def accuracy_run(data: Path, folder: Path, options: Sequence[str]) -> dict[str, Any]:
+    """Train the small SlowFast once; return its row of the table, and its curve of (minutes, validation top-1)."""
+    training, metrics = run(data, folder, SLOWFAST, [*options, "valid_every_epochs=2"], valid=True)
+    seconds, curve = 0.0, []
+    for row in metrics:
+        if row["phase"] == "train":
+            seconds += row["batch_cost"]
+        else:
+            curve.append((seconds / 60, row["top1"]))
+    found = {"epochs": training.epochs, "steps": training.progress.step, "minutes": seconds / 60}
+    return found | {"top1": test_accuracy(training), "curve": curve}
 
 
 def test_accuracy(training) -> float:
@@ -201,8 +207,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        data = make_motion_dataset(Path(scratch) / "motion", train=240 if args.quick else 720, valid=120, test=120)
         if "multigrid_speed" in args.only:
+            data = make_motion_dataset(Path(scratch) / "motion", train=240 if args.quick else 720, valid=120, test=120)
             folders = {recipe: Path(scratch) / recipe.config.stem for recipe in (SLOWFAST, TSM)}
             rows = [row for recipe, folder in folders.items() for row in speed_rows(data, folder, recipe)]
             notes = [
@@ -214,10 +220,13 @@ def main() -> None:
             ]
             write_report("multigrid_speed", rows, SPEED_COLUMNS, notes, args.output)
         if "multigrid_accuracy" in args.only:
+            hard = Path(scratch) / "hard"
+            data = make_motion_dataset(hard, train=720, valid=120, test=400, travel=TRAVEL, workers=os.cpu_count() or 1)
             seeds = args.seeds[:1] if args.quick else args.seeds
             rows = accuracy_rows(data, Path(scratch) / "accuracy", seeds, args.output)
             notes = [
-                "Motion data set, 120 unseen test clips. Minutes are those of the training steps, without validation.",
+                f"Motion data set made with --travel {TRAVEL}, 400 unseen test clips. Minutes are those of the steps, "
+                "waiting for the readers included, without validation.",
             ]
             write_report("multigrid_accuracy", rows, ACCURACY_COLUMNS, notes, args.output)
 
