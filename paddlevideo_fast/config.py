@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from paddlevideo_fast import schema
 from paddlevideo_fast.schema import (
     AmpConfig,
     Config,
@@ -154,9 +155,12 @@ def _explain(problem: dict[str, Any]) -> tuple[str, str]:
         return key, f"{problem['input']!r} is not one of {problem['ctx']['expected']}"
     if problem["type"] == "model_type":
         kind = problem["ctx"]["class_name"]
-        first = "name: ..., " if kind in ("Named", "OptimizerConfig", "ReaderConfig") else ""
-        names = {"ReaderConfig": "a name or ", "RandAugmentConfig": "a text or "}.get(kind, "")
-        return key, f"should be {names}a mapping of keys, {{{first}...}}, given {problem['input']!r}"
+        text, first = "", ""
+        if issubclass(getattr(schema, kind), Named):
+            text, first = "a name or ", "name: ..., "
+        elif kind == "RandAugmentConfig":
+            text = "a text or "
+        return key, f"should be {text}a mapping of keys, {{{first}...}}, given {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return key, message

@@ -45,10 +45,15 @@ class Section(BaseModel):
 
 
 class Named(BaseModel):
-    """A name from one of the project's tables, with keyword arguments for its constructor."""
+    """A name from one of the project's tables, with keyword arguments for its constructor; a name alone has none."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -131,14 +136,9 @@ class EvalData(Annotations):
 
 
 class ReaderConfig(Named):
-    """A reader, with arguments of its own: a name alone stands for ``{name: ...}``."""
+    """A reader, with arguments of its own."""
 
     name: str = "fused"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
     def __str__(self) -> str:
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.arguments.items())])

@@ -135,7 +135,8 @@ def test_unknown_keys(file, override, message):
         ),
         ("amp.enabled=1", ("amp.enabled: ", "boolean", "given 1")),
         ("data.train=train.txt", ("data.train: ", "keys", "given 'train.txt'")),
-        ("model=tsm_resnet18", ("model: ", "mapping of keys, {name: ..., ...}", "given 'tsm_resnet18'")),
+        ("model=3", ("model: ", "a name or a mapping of keys, {name: ..., ...}", "given 3")),
+        ("task=3", ("task: ", "a name or a mapping of keys, {name: ..., ...}", "given 3")),
         ("model.name=null", ("model.name: ", "string", "given None")),
         ("data.reader=3", ("data.reader: ", "a name or a mapping of keys, {name: ..., ...}", "given 3")),
         ("data.reader.name=3", ("data.reader.name: ", "string", "given 3")),
@@ -451,3 +452,11 @@ def test_resolved_paths_hold_from_anywhere(tmp_path, monkeypatch):
     assert config.data.train.annotations == str(project / "train.txt")
     assert config.data.test.annotations == "not_there_yet.txt"  # an error only for the command that reads it
     assert config.output_dir == str(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("data.sampling", "dense"), ("data.reader", "pyav"), ("task", "multi_label"), ("schedule", "constant")],
+)
+def test_a_name_alone_stands_for_a_mapping_without_arguments(file, key, name):
+    assert load_config(file, [f"{key}={name}"]) == load_config(file, [f"{key}={{name: {name}}}"])
