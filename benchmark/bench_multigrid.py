@@ -221,7 +221,7 @@ def main() -> None:
             write_report("multigrid_speed", rows, SPEED_COLUMNS, notes, args.output)
         if "multigrid_accuracy" in args.only:
             hard = Path(scratch) / "hard"
-            data = make_motion_dataset(hard, train=720, valid=120, test=400, travel=TRAVEL, workers=os.cpu_count() or 1)
+            data = make_motion_dataset(hard, train=1440, valid=120, test=400, travel=TRAVEL, workers=os.cpu_count() or 1)
             seeds = args.seeds[:1] if args.quick else args.seeds
             rows = accuracy_rows(data, Path(scratch) / "accuracy", seeds, args.output)
             notes = [

@@ -29,6 +29,9 @@ USUAL_STAGES = (94 / 239, 154 / 239, 196 / 239)
 
 CYCLES = ("repeated", "single")
 
+LR_SCALINGS = {"linear": 1.0, "sqrt": 0.5}
+"""The power of the batch's growth that the learning rate grows with."""
+
 
 @dataclass(frozen=True)
 class MultigridRate:
@@ -83,6 +86,7 @@ def build_schedule(
     frame_stride: int | None = 1,
     long_cycle_shapes: Sequence[tuple[float, float]] = LONG_CYCLE,
     cycle: str = "repeated",
+    lr_scaling: str = "linear",
     sub_batch: int = 8,
     frames_unit: int = 1,
     crop_unit: int = 1,
@@ -107,6 +111,8 @@ def build_schedule(
         long_cycle_shapes: (frames, crop) of each shape relative to the full clip, which comes last.
         cycle: "repeated", a cycle in each stage of the rate and full clips to end with, or "single", one cycle over the
             run with as many steps at each shape, to compare with.
+        lr_scaling: How the rate follows the batch: "linear", as published, for SGD; or "sqrt", not in the paper, which
+            AdamW wants (Malladi et al., arXiv 2205.10287).
         sub_batch: Clips that batch norm takes together.
         frames_unit: Frames of every clip are the nearest multiple of it: the tubelets of a transformer.
         crop_unit: Sides of every crop are the nearest multiple of it: the patches of a transformer.
@@ -126,6 +132,8 @@ def build_schedule(
         raise ValueError("multigrid needs long_cycle, short_cycle or both")
     if cycle not in CYCLES:
         raise ValueError(f"cycle must be one of {', '.join(CYCLES)}, got {cycle!r}")
+    if lr_scaling not in LR_SCALINGS:
+        raise ValueError(f"lr_scaling must be one of {', '.join(LR_SCALINGS)}, got {lr_scaling!r}")
     for name, value in (("epoch_factor", epoch_factor), ("sub_batch", sub_batch), ("frame_stride", frame_stride)):
         if value is not None and not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")
@@ -138,14 +146,14 @@ def build_schedule(
         raise ValueError(f"long_cycle_shapes must end with the full shape, (1, 1), got {list(long_cycle_shapes)}")
     decay = 1.0 if gamma is None else gamma
     if not long_cycle:
-        parts = _short_only(full, milestones, epochs, decay, epoch_factor)
+        parts = _short_only(full, milestones, epochs, epoch_factor)
     elif cycle == "repeated":
-        parts = _repeated(shapes, milestones, epochs, decay, epoch_factor)
+        parts = _repeated(shapes, milestones, epochs, epoch_factor)
     else:
-        parts = _single(shapes, milestones, epochs, decay, epoch_factor)
+        parts = _single(shapes, milestones, epochs, epoch_factor)
     share = batch_per_rank(batch_size, ranks, accum_steps)
     phases, start = [], 0
-    for end, shape, lr_multiplier in parts:
+    for end, shape, stage in parts:
         if end == start:
             continue
         splits, sync_ranks = bn_groups(share * shape.batch_factor, ranks, sub_batch)
@@ -156,7 +164,7 @@ def build_schedule(
                 batch_size=batch_size * shape.batch_factor,
                 num_frames=shape.num_frames,
                 crop_size=shape.crop_size,
-                lr_multiplier=lr_multiplier,
+                lr_multiplier=decay**stage * (shape.batch_factor ** LR_SCALINGS[lr_scaling]),
                 bn_splits=splits,
                 bn_sync_ranks=sync_ranks,
                 frame_stride_max=frame_stride and frame_stride * (num_frames // shape.num_frames),
@@ -211,19 +219,15 @@ def _multiple(value: float, unit: int) -> float:
     return value if unit == 1 else unit * max(1, round(value / unit))
 
 
-_Part = tuple[int, _Shape, float]  # the epoch it ends before, its shape, its multiplier of the learning rate
+_Part = tuple[int, _Shape, int]  # the epoch it ends before, its shape, the stage of the rate: milestones passed
 
 
-def _short_only(
-    full: _Shape, milestones: Sequence[float], epochs: int, decay: float, epoch_factor: float
-) -> list[_Part]:
+def _short_only(full: _Shape, milestones: Sequence[float], epochs: int, epoch_factor: float) -> list[_Part]:
     ends = [int(epoch * epoch_factor) for epoch in (*milestones, epochs)]
-    return [(end, full, decay**stage) for stage, end in enumerate(ends)]
+    return [(end, full, stage) for stage, end in enumerate(ends)]
 
 
-def _repeated(
-    shapes: Sequence[_Shape], milestones: Sequence[float], epochs: int, decay: float, epoch_factor: float
-) -> list[_Part]:
+def _repeated(shapes: Sequence[_Shape], milestones: Sequence[float], epochs: int, epoch_factor: float) -> list[_Part]:
     """A cycle in each stage of the rate with equally many steps at each shape, then full clips to fine-tune."""
     if not milestones:
         raise ValueError("repeated cycles need a milestone to fine-tune after, got none")
@@ -233,36 +237,33 @@ def _repeated(
         for shape in shapes:
             length = (end - start) * shape.mean_factor / whole
             steps += length / shape.mean_factor
-            plan.append((length, shape, decay**stage * shape.batch_factor))
+            plan.append((length, shape, stage))
     # The fine-tuning takes as few steps, beside what it takes in the recipe, as the cycles do.
     saving = milestones[-1] / steps
     full = shapes[-1]
-    plan.append(((epochs - milestones[-1]) / saving * full.mean_factor, full, decay ** len(milestones)))
+    plan.append(((epochs - milestones[-1]) / saving * full.mean_factor, full, len(milestones)))
     parts = _rounded(plan, epochs * epoch_factor)
     start, end = parts[-2][0], parts[-1][0]
     return [*parts[:-1], ((start + end) // 2, full, parts[-2][2]), parts[-1]]
 
 
-def _single(
-    shapes: Sequence[_Shape], milestones: Sequence[float], epochs: int, decay: float, epoch_factor: float
-) -> list[_Part]:
+def _single(shapes: Sequence[_Shape], milestones: Sequence[float], epochs: int, epoch_factor: float) -> list[_Part]:
     """One cycle over the run, equally many steps at each shape; the stages of the rate keep their share of steps."""
     changes = [epochs * number / len(shapes) for number in range(1, len(shapes))]
     cuts = sorted({0.0, *changes, *milestones, float(epochs)})
     plan = []
     for start, end in itertools.pairwise(cuts):
         shape = shapes[bisect_right(changes, start)]
-        multiplier = decay ** bisect_right(milestones, start) * shape.batch_factor
-        plan.append(((end - start) * shape.mean_factor, shape, multiplier))
+        plan.append(((end - start) * shape.mean_factor, shape, bisect_right(milestones, start)))
     parts = _rounded(plan, epochs * epoch_factor)
     return [*parts[:-1], (round(epochs * epoch_factor), *parts[-1][1:])]  # whatever the sum's last digit
 
 
-def _rounded(plan: Sequence[tuple[float, _Shape, float]], total: float) -> list[_Part]:
+def _rounded(plan: Sequence[tuple[float, _Shape, int]], total: float) -> list[_Part]:
     """Stretches lengths to a total and rounds where each ends."""
     stretch = total / sum(length for length, _, _ in plan)
     ends = itertools.accumulate(length * stretch for length, _, _ in plan)
-    return [(round(end), shape, multiplier) for end, (_, shape, multiplier) in zip(ends, plan)]
+    return [(round(end), shape, stage) for end, (_, shape, stage) in zip(ends, plan)]
 
 
 def _check_milestones(milestones: Sequence[float], epochs: int) -> None:

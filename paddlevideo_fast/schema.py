@@ -241,6 +241,7 @@ class MultigridConfig(Section):
     long_cycle_shapes: list[Annotated[list[Positive], Field(min_length=2, max_length=2)]] = [
         list(shape) for shape in LONG_CYCLE
     ]
+    lr_scaling: Literal["linear", "sqrt"] = "linear"
     sub_batch: PositiveInt = 8
 
 

@@ -6,6 +6,7 @@ What PySlowFast cannot run is worked out from its formulas in the test.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -211,6 +212,15 @@ def test_single_cycle():
     assert ends(schedule) == expected == [166, 214, 249, 291, 322, 332, 358]
     assert [phase.lr_multiplier for phase in schedule.phases] == pytest.approx([8, 4, 0.4, 0.2, 0.02, 0.01, 0.001])
     assert schedule.iteration_saving > build_schedule(**KINETICS_8).iteration_saving
+
+
+def test_the_rate_can_follow_the_square_root_of_the_batch():
+    linear, root = build_schedule(**KINETICS_8), build_schedule(**KINETICS_8, lr_scaling="sqrt")
+    expected = [8**0.5, 4**0.5, 2**0.5, 1, *(0.1 * grown**0.5 for grown in (8, 4, 2, 1))]
+    assert [phase.lr_multiplier for phase in root.phases[:8]] == pytest.approx(expected)
+    assert [phase.lr_multiplier for phase in root.phases[-2:]] == pytest.approx([0.01, 0.001])
+    alike = [replace(phase, lr_multiplier=other.lr_multiplier) for phase, other in zip(root.phases, linear.phases)]
+    assert tuple(alike) == linear.phases  # nothing else differs
 
 
 def test_ideal_savings():

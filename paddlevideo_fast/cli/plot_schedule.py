@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from paddlevideo_fast.cli.options import add_override, explain, parse
-from paddlevideo_fast.multigrid import CYCLES, MultigridRate, build_schedule
+from paddlevideo_fast.multigrid import CYCLES, LR_SCALINGS, MultigridRate, build_schedule
 from paddlevideo_fast.phases import Schedule, aligned, phases_table
 from paddlevideo_fast.schedule import ConstantSchedule, CosineSchedule
 
@@ -103,6 +103,8 @@ def _parser() -> argparse.ArgumentParser:
     grid.add_argument("--long-cycle", action=argparse.BooleanOptionalAction, default=True, help="shapes by the epoch")
     grid.add_argument("--short-cycle", action=argparse.BooleanOptionalAction, default=True, help="crops by the step")
     grid.add_argument("--cycle", choices=CYCLES, default=CYCLES[0], help="long cycles: one a stage of the rate, or one")
+    help = "how the rate follows the batch"
+    grid.add_argument("--lr-scaling", choices=LR_SCALINGS, default="linear", help=help)
     grid.add_argument("--epoch-factor", type=float, default=1.5, help="epochs over those of the recipe")
     parser.add_argument("--output", default="output/schedule.png", metavar="FILE.png", help="picture to write")
     return parser
