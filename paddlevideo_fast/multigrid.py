@@ -164,7 +164,7 @@ def build_schedule(
                 batch_size=batch_size * shape.batch_factor,
                 num_frames=shape.num_frames,
                 crop_size=shape.crop_size,
-                lr_multiplier=decay**stage * (shape.batch_factor ** LR_SCALINGS[lr_scaling]),
+                lr_multiplier=decay**stage * shape.batch_factor ** LR_SCALINGS[lr_scaling],
                 bn_splits=splits,
                 bn_sync_ranks=sync_ranks,
                 frame_stride_max=frame_stride and frame_stride * (num_frames // shape.num_frames),

@@ -46,9 +46,15 @@ def lists(motion, tmp_path_factory) -> dict[str, Path]:
     long = make_motion_dataset(folder / "long", train=1, valid=0, test=0, size=(48, 64), duration=(3.0, 3.0))
     assert make_chunks(str(long / "videos"), str(folder / "chunks"), Cut(1, EncodeSettings("default", None, 0))) == 0
     spans = folder / "spans.csv"
-    spans.write_text("path,start,end,label\n" + "".join(f"train/00000.mp4,{n / 2},{n / 2 + 1},{n}\n" for n in range(5)))
-    lists = {"VIDEOS": rows, "FRAMES": folder / "frames" / "frames.txt", "SHARDS": folder / "shards"}
-    return lists | {"SPANS": spans, "CHUNKS": folder / "chunks"}
+    parts = "".join(f"train/00000.mp4,{n / 2},{n / 2 + 1},{n}\n" for n in range(RECORDS))
+    spans.write_text("path,start,end,label\n" + parts)
+    return {
+        "VIDEOS": rows,
+        "FRAMES": folder / "frames" / "frames.txt",
+        "SHARDS": folder / "shards",
+        "SPANS": spans,
+        "CHUNKS": folder / "chunks",
+    }
 
 
 def test_every_choice_meets_every_other():

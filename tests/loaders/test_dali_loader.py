@@ -717,14 +717,19 @@ def test_a_file_shorter_or_smaller_than_was_found_is_an_error(video_file, decode
     ]
 
 
+def write_lists(folder: Path, video_file) -> None:
+    """Writes lists of eight videos of two classes for training runs."""
+    rows = "".join(f"{video_file(TAKEN[number % 3])} {number % 2}\n" for number in range(8))
+    for phase in ("train", "valid", "test"):
+        (folder / f"{phase}.txt").write_text(rows)
+    (folder / "classes.txt").write_text("a\nb\n")
+
+
 def test_a_training_run_has_the_losses_of_another_reader(video_file, tmp_path, dali, monkeypatch):
     from paddlevideo_fast.engine.train import train
 
     use_toy(monkeypatch)
-    names = [video_file(TAKEN[number % 3]) for number in range(8)]
-    for phase in ("train", "valid", "test"):
-        (tmp_path / f"{phase}.txt").write_text("".join(f"{name} {number % 2}\n" for number, name in enumerate(names)))
-    (tmp_path / "classes.txt").write_text("a\nb\n")
+    write_lists(tmp_path, video_file)
     settings = ("model={name: toy, num_classes: 2}", "data.train.flip=0.5", "augment.color_jitter={hue: 0.1}")
     for reader in ("dali", "pyav"):
         for workers in (0, 2):
@@ -753,10 +758,7 @@ MULTIGRID = (
 def test_multigrid_trains_and_resumes_in_the_middle_of_a_short_cycle(video_file, tmp_path, dali):
     from paddlevideo_fast.engine.train import train
 
-    names = [video_file(TAKEN[number % 3]) for number in range(8)]
-    for phase in ("train", "valid", "test"):
-        (tmp_path / f"{phase}.txt").write_text("".join(f"{name} {number % 2}\n" for number, name in enumerate(names)))
-    (tmp_path / "classes.txt").write_text("a\nb\n")
+    write_lists(tmp_path, video_file)
 
     def run(reader: str, folder: str):
         options = ("model.num_classes=2", f"data.reader={reader}", "data.num_workers=2", "checkpoint.every_steps=1")
